@@ -1,0 +1,1 @@
+"""The bottom wing: records, recipe, run folder, statistics, wording. No torch."""

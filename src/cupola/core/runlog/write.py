@@ -1,0 +1,128 @@
+"""Writing a run: append-only JSON lines, immutable parquet files, one writer per file."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cupola.core.records import Finding, Group, Outcome, Prompt, Receipt, RunFolderError
+from cupola.core.runlog.folder import Layout, write_bytes, write_json, write_text
+from cupola.core.runlog.rows import rollout_rows
+
+
+class RunWriter:
+    """The one writer of a run folder; `attempt` counts starts and resumptions from 0."""
+
+    def __init__(self, layout: Layout, attempt: int) -> None:
+        self.layout = layout
+        self.attempt = attempt
+        self._prompts: dict[str, Prompt] = {}
+
+    @classmethod
+    def create(cls, root: Path, manifest: Mapping[str, Any], recipe_toml: str) -> RunWriter:
+        """A new run folder. Raises RunFolderError if the folder exists: a run never shares one."""
+        layout = Layout(root)
+        try:
+            layout.root.mkdir(parents=True)
+            (layout.root / "rollouts").mkdir()
+        except FileExistsError:
+            raise RunFolderError(
+                f"{root}: exists already; choose another run.name, or continue it with `cupola resume {root}`"
+            ) from None
+        except OSError as error:
+            raise RunFolderError(f"{root}: cannot be created: {error.strerror or error}") from error
+        writer = cls(layout, attempt=0)
+        write_text(layout.recipe, recipe_toml)
+        writer.manifest(manifest)
+        return writer
+
+    def manifest(self, manifest: Mapping[str, Any]) -> None:
+        write_json(self.layout.manifest, manifest)
+
+    def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Append one metrics row and return it as written."""
+        row = {"step": step, "split": split, "attempt": self.attempt, "time": round(time.time(), 3), **values}
+        append(self.layout.metrics, [row])
+        return row
+
+    def ledger(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        append(self.layout.ledger, [{"step": step, "attempt": self.attempt, **row} for row in rows])
+
+    def finding(self, step: int, finding: Finding) -> None:
+        row = {"step": step, "attempt": self.attempt, "time": round(time.time(), 3), **vars(finding)}
+        append(self.layout.findings, [row])
+
+    def receipt(self, step: int, receipt: Receipt) -> None:
+        append(self.layout.weights, [{"step": step, "attempt": self.attempt, **vars(receipt)}])
+
+    def rollouts(
+        self, step: int, groups: Sequence[Group], outcomes: Mapping[str, Sequence[Outcome]], part: str
+    ) -> None:
+        """One parquet file with every rollout of the step; `part` names the reward part that decides correctness."""
+        rows = rollout_rows(step, self.attempt, groups, outcomes, part)
+        write_parquet(self.layout.rollouts(step), rows)
+        self._add_prompts([group.prompt for group in groups])
+
+    def _add_prompts(self, prompts: Sequence[Prompt]) -> None:
+        if not self._prompts and self.layout.prompts.exists():
+            for row in pq.read_table(self.layout.prompts).to_pylist():
+                self._prompts[row["prompt_id"]] = Prompt(row["prompt"], row["answer"], id=row["prompt_id"])
+        new = {p.id: p for p in prompts if p.id not in self._prompts}
+        if new:
+            self._prompts.update(new)
+            rows = [{"prompt_id": p.id, "prompt": p.text, "answer": p.answer} for p in self._prompts.values()]
+            write_parquet(self.layout.prompts, rows)
+
+
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as a zstd parquet file, written whole or not at all. Text that is not valid Unicode is escaped."""
+    buffer = io.BytesIO()
+    table = pa.Table.from_pylist([{key: _clean(value) for key, value in row.items()} for row in rows])
+    pq.write_table(table, buffer, compression="zstd")
+    write_bytes(path, buffer.getvalue())
+
+
+def append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append JSON lines. A line torn by an earlier crash is cut off first; a number that is not finite is null."""
+    text = "".join(json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    try:
+        with open(path, "a+b") as file:
+            _cut_torn_line(file)
+            file.write(text.encode("utf-8", "backslashreplace"))
+            file.flush()
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _cut_torn_line(file: Any) -> None:
+    size = file.seek(0, 2)
+    if size == 0:
+        return
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
+    file.seek(0, 2)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def _clean(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
