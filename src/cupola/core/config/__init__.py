@@ -1,6 +1,6 @@
 """The recipe: what a run is asked to do, and where each value came from."""
 
-from cupola.core.config.load import Provenance, dump, load, validate
+from cupola.core.config.load import Provenance, dump, load, load_recipe, validate
 from cupola.core.config.presets import PRESETS
 from cupola.core.config.recipe import (
     Data,
@@ -13,6 +13,7 @@ from cupola.core.config.recipe import (
     SftRecipe,
     Validation,
 )
+from cupola.core.config.template import commented, starting_recipe
 
 __all__ = [
     "PRESETS",
@@ -26,7 +27,10 @@ __all__ = [
     "SamplingSection",
     "SftRecipe",
     "Validation",
+    "commented",
     "dump",
     "load",
+    "load_recipe",
+    "starting_recipe",
     "validate",
 ]

@@ -20,7 +20,12 @@ M = TypeVar("M", bound=BaseModel)
 Provenance = dict[str, str]
 
 
-def load(paths: Sequence[Path], overrides: Sequence[str] = (), kind: type[M] = Recipe) -> tuple[M, Provenance]:  # type: ignore[assignment]
+def load_recipe(paths: Sequence[Path], overrides: Sequence[str] = ()) -> tuple[Recipe, Provenance]:
+    """`load` of a training recipe."""
+    return load(paths, overrides, Recipe)
+
+
+def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tuple[M, Provenance]:
     """Merge the files left to right, then the `a.b=value` overrides, and validate.
 
     Returns the recipe and, for each dotted key, `file:line`, `command line`, `preset NAME` or `default`.

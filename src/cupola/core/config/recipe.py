@@ -226,6 +226,9 @@ class SftRecipe(Section):
         layers: PositiveInt = Field(2, description="Layers of a new model.")
         heads: PositiveInt = Field(4, description="Attention heads of a new model.")
         intermediate_size: PositiveInt = Field(128, description="Feed-forward width of a new model.")
+        context: PositiveInt = Field(128, description="Longest sequence of a new model in tokens.")
+        initializer_range: Loose = Field(0.02, description="Standard deviation of a new model's initial weights.")
+        alphabet: str = Field("0123456789", description="Characters of a new model, one token each.")
 
     class Training(Section):
         steps: PositiveInt = Field(600, description="Optimiser steps.")

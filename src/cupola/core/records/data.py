@@ -141,12 +141,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn. Temperature 0 is greedy. `top_k` 0 and `top_p` 1 leave the policy whole."""
+    """How completions are drawn, always from the whole distribution. Temperature 0 is greedy."""
 
     max_tokens: int
     temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
 

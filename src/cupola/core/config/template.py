@@ -1,0 +1,73 @@
+"""A commented recipe to own: every key with its meaning, defaults commented out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from cupola.core.config.presets import PRESETS
+from cupola.core.config.recipe import Recipe, Reward
+
+
+def commented(values: Mapping[str, Mapping[str, Any]], rewards: Sequence[Mapping[str, Any]]) -> str:
+    """A TOML recipe with `values` set (section -> key -> value) and all other keys commented at their defaults."""
+    blocks = ["# A cupola recipe. Lines that start with `# key =` show a default; take the mark off to change it."]
+    for name, field in Recipe.model_fields.items():
+        if name == "reward":
+            blocks += [_section("[[reward]]", Reward, reward) for reward in rewards]
+        else:
+            kind = field.annotation
+            assert isinstance(kind, type)
+            blocks.append(_section(f"[{name}]", kind, values.get(name, {})))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section(header: str, kind: type[BaseModel], given: Mapping[str, Any]) -> str:
+    lines = [header]
+    for key, field in kind.model_fields.items():
+        lines.append(f"# {field.description}")
+        if key in given:
+            lines.append(_assignment(key, given[key]))
+        else:
+            default = PRESETS[given["preset"]].get(key, _default(field)) if "preset" in given else _default(field)
+            lines.append(f"# {_assignment(key, default)}".replace("\n", "\n# "))
+    return "\n".join(lines)
+
+
+def _default(field: FieldInfo) -> Any:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+
+
+def _assignment(key: str, value: Any) -> str:
+    if value is None or type(value).__name__ == "PydanticUndefinedType":
+        return f"{key} = ..."
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{k} = {tomli_w.dumps({'v': v}).strip()[4:]}" for k, v in value.items())
+        return f"{key} = {{{inner}}}"
+    if isinstance(value, list | tuple):
+        return f"{key} = [{', '.join(tomli_w.dumps({'v': item}).strip()[4:] for item in value)}]"
+    return tomli_w.dumps({key: value}).strip()
+
+
+def starting_recipe(data: str | None, model: str, reward: str | None) -> str:
+    """The recipe `cupola init` writes: the built-in task, or the user's questions, model and reward function."""
+    values: dict[str, dict[str, Any]] = {
+        "run": {"name": "my-run", "steps": 100},
+        "model": {"source": model},
+        "data": {"task": "arithmetic"} if data is None else {"file": data, "chat": model != "embedded"},
+        "sampling": {"prompts_per_step": 8, "group_size": 8, "max_tokens": 64 if data is None else 256},
+        "objective": {"preset": "dr_grpo"},
+        "optim": {"learning_rate": 5e-4 if model == "embedded" else 1e-6, "warmup_steps": 5},
+    }
+    if reward is not None:
+        parts = [{"name": "reward", "kind": "function", "path": reward}]
+    elif data is None:
+        parts = [{"name": "correct", "kind": "exact", "extract": r"#(\d+)$"}]
+    else:
+        parts = [{"name": "correct", "kind": "numeric"}]
+    return commented(values, parts)

@@ -1,0 +1,5 @@
+"""Pages over run folders. Producers write records; all HTML is made here."""
+
+from cupola.dashboard.report import FindingText, export
+
+__all__ = ["FindingText", "export"]

@@ -1,0 +1,109 @@
+"""Numbers and hostile text for a page. Completions are written by a policy that is under test: nothing in them is
+trusted, and nothing in them may hide."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup, escape
+
+NO_DATA = "–"
+
+
+def finite(value: object) -> float | None:
+    """The value as a float, or `None` if it is no finite number (a truth value is none either)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def measured(row: Mapping[str, Any], key: str) -> float | None:
+    """A row's finite number under `key`, or `None`."""
+    return finite(row.get(key))
+
+
+def number(value: object, sign: bool = False) -> str:
+    """A number to about three significant figures, with a true minus sign; a dash where there is none."""
+    known = finite(value)
+    if known is None:
+        return NO_DATA
+    size = abs(known)
+    if size >= 1000 or (known == int(known) and not sign):
+        style = ",.0f"
+    elif size and size < 1e-3:
+        style = ".2g"
+    else:
+        style = ".1f" if size >= 100 else ".2f" if size >= 1 or sign else ".3f"
+    return format(known, ("+" if sign else "") + style).replace("-", "−")
+
+
+def percent(value: object) -> str:
+    """A share as a percentage with one decimal."""
+    known = finite(value)
+    return NO_DATA if known is None else f"{100 * known:.1f}%".replace("-", "−")
+
+
+def points(value: object) -> str:
+    """A difference of two shares in percentage points, always with its sign."""
+    known = finite(value)
+    return NO_DATA if known is None else f"{100 * known:+.1f}".replace("-", "−")
+
+
+def duration(seconds: object) -> str:
+    """Seconds as `42 s`, `3 min 05 s` or `2 h 07 min`."""
+    known = finite(seconds)
+    if known is None:
+        return NO_DATA
+    whole = round(known)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def spelled(character: str) -> str:
+    """A character as its escape: `\\u202e`."""
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _is_hidden(character: str) -> bool:
+    """Control, format (bidi, zero width), surrogate, private and unassigned characters, and odd line breaks."""
+    return character not in "\n\t" and unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def plain(value: object) -> str:
+    """Text with every hidden character spelled out."""
+    return "".join(spelled(each) if _is_hidden(each) else each for each in str(value))
+
+
+def visible(value: object) -> Markup:
+    """Escaped markup in which hidden characters are spelled out, and set apart from a backslash that was typed."""
+    return Markup("").join(
+        Markup('<span class="esc">{}</span>').format(plain("".join(run))) if hidden else escape("".join(run))
+        for hidden, run in groupby(str(value), _is_hidden)
+    )
+
+
+def prose(value: object) -> Markup:
+    """Like `visible`, with what stands between backticks set as code."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(visible(part)) if index % 2 else visible(part)
+        for index, part in enumerate(str(value).split("`"))
+    )
+
+
+def shorten(text: str, limit: int) -> tuple[str, int, str]:
+    """(head, characters left out, tail): at most `limit` characters stay, three quarters of them at the head.
+
+    The tail stays because an answer mostly stands at the end.
+    """
+    if len(text) <= limit:
+        return text, 0, ""
+    tail = limit // 4
+    return text[: limit - tail], len(text) - limit, text[-tail:]

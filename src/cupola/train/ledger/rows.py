@@ -1,0 +1,102 @@
+"""Ledger rows: one per term and update."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cupola.train.ledger.rules import RULES
+
+Excluded = Mapping[str, int]
+
+CANCELS = (
+    "An adaptive optimiser, or gradient clipping where it binds, largely cancels a constant factor of the whole loss; "
+    "what remains is the relative weight within and between batches and against the other terms."
+)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """One rollout's gradient weight with what it is grouped by."""
+
+    weight: float
+    correct: bool | None
+    length: int
+    solve_rate: float | None
+
+
+def ledger_row(
+    term: str,
+    rule: str,
+    counts: tuple[int, int, int],
+    max_tokens: int,
+    excluded: Excluded,
+    weighted: Sequence[Weighted],
+    why: str | None,
+) -> dict[str, Any]:
+    """The row of one term in one update: rule, formula, value, what was counted and left out, shares, words.
+
+    `counts` are (rollouts, tokens, prompts) of the denominator's scope; `value` is the shared part of the denominator.
+    """
+    entry = RULES[rule]
+    found = shares(weighted)
+    return {
+        "term": term,
+        "rule": rule,
+        "formula": entry.formula,
+        "value": entry.value(*counts, max_tokens) if counts[0] else None,
+        "counted": dict(zip(("rollouts", "tokens", "prompts"), counts, strict=True)),
+        "excluded": {reason: n for reason, n in excluded.items() if n},
+        "shares": found,
+        "words": [entry.says, *_in_words(found), CANCELS],
+        "why": why,
+    }
+
+
+def shares(weighted: Sequence[Weighted]) -> dict[str, dict[str, float]] | None:
+    """Share of the gradient weight by correctness, length quartile and the group's solve rate; `None` without weight.
+
+    Length quartiles are of the rollouts given, shortest first: rank r of n falls in quartile 1 + floor(4 r / n).
+    """
+    total = sum(item.weight for item in weighted)
+    if total == 0:
+        return None
+    by: dict[str, dict[str, float]] = {"correctness": defaultdict(float), "length": {}, "solve_rate": {}}
+    ranked = sorted(range(len(weighted)), key=lambda i: (weighted[i].length, i))
+    quartile = {i: f"q{1 + 4 * rank // len(ranked)}" for rank, i in enumerate(ranked)}
+    by["length"] = dict.fromkeys(sorted(set(quartile.values())), 0.0)
+    by["solve_rate"] = dict.fromkeys(SOLVE_BANDS, 0.0)
+    for i, item in enumerate(weighted):
+        by["correctness"][_correctness(item.correct)] += item.weight / total
+        by["length"][quartile[i]] += item.weight / total
+        by["solve_rate"][_band(item.solve_rate)] += item.weight / total
+    return {name: dict(values) for name, values in by.items()}
+
+
+SOLVE_BANDS = ("0", "0-1/4", "1/4-1/2", "1/2-3/4", "3/4-1", "1", "unknown")
+
+
+def _band(rate: float | None) -> str:
+    if rate is None:
+        return "unknown"
+    if rate in (0, 1):
+        return str(int(rate))
+    return SOLVE_BANDS[1 + int(rate * 4)]
+
+
+def _correctness(correct: bool | None) -> str:
+    return {True: "right", False: "wrong", None: "unjudged"}[correct]
+
+
+def _in_words(found: Mapping[str, Mapping[str, float]] | None) -> list[str]:
+    if found is None:
+        return ["No rollout carried any gradient weight in this term."]
+    wrong = found["correctness"].get("wrong", 0.0)
+    quartiles = list(found["length"].items())
+    return [
+        f"Wrong answers carry {wrong:.0%} of the term's gradient weight.",
+        f"The shortest quarter of the answers carries {quartiles[0][1]:.0%}, the longest {quartiles[-1][1]:.0%}.",
+        f"Groups with no right answer carry {found['solve_rate']['0']:.0%}.",
+    ]

@@ -1,0 +1,47 @@
+"""Optimisers by torch's name, schedules by transformers' name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from transformers import get_scheduler
+
+from cupola.core.config import Optim
+from cupola.core.records import RecipeError
+
+
+def build_optimizer(settings: Optim, parameters: Iterable[Parameter]) -> Optimizer:
+    """The optimiser class of torch.optim with this name in any case; it gets the settings its signature knows."""
+    classes: dict[str, Callable[..., Optimizer]] = {
+        name.lower(): kind
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+    }
+    kind = classes.get(settings.name.lower())
+    if kind is None:
+        names = ", ".join(sorted(classes))
+        raise RecipeError(f"optim.name: no optimiser {settings.name!r} in torch.optim; there are {names}")
+    known = inspect.signature(kind).parameters
+    wanted = {"betas": settings.betas, "weight_decay": settings.weight_decay}
+    return kind(parameters, lr=settings.learning_rate, **{k: v for k, v in wanted.items() if k in known})
+
+
+def learning_rate(settings: Optim, updates: int) -> Callable[[int], float]:
+    """Learning rate of the u-th of `updates` optimiser steps, u from 1.
+
+    The schedule is transformers'; it is read one step later than transformers' own trainer does, so that neither
+    warm-up nor decay spends an update at a learning rate of 0.
+    """
+    dummy = torch.optim.SGD([Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    try:
+        scheduler = get_scheduler(settings.schedule, dummy, settings.warmup_steps, updates + 1)
+    except ValueError as error:
+        raise RecipeError(f"optim.schedule: {error}") from error
+    factors = getattr(scheduler, "lr_lambdas", None)
+    if factors is None:
+        raise RecipeError(f"optim.schedule: {settings.schedule!r} depends on a metric, not on the step; choose another")
+    return lambda update: settings.learning_rate * float(factors[0](update))

@@ -1,0 +1,66 @@
+"""The supervised cold start: next-token training on prompt and target pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cupola.core.config import Optim
+from cupola.core.records import DataError, NumericalError, Prompt
+from cupola.train.loop.optim import build_optimizer, learning_rate
+from cupola.train.models import Policy, completion_logits, micro_batches, pad, to_device
+from cupola.train.objectives import token_logps
+
+#: The column of a supervised example that holds what the policy is to write.
+TARGET = "target"
+
+
+def supervised(
+    policy: Policy,
+    draw: Callable[[int], Sequence[Prompt]],
+    steps: int,
+    optim: Optim,
+    report: Callable[[int, float], None],
+) -> None:
+    """Minimise the token mean of -log p(target | prompt) over each step's batch.
+
+        L = - sum_it m_it log p_it / sum_it m_it        over the whole batch, however it is cut
+
+    `draw(step)` gives the step's examples, whose `target` column is the text to learn, ended by the first stop id.
+    `report(step, loss)` is called after each step.
+    """
+    optimizer = build_optimizer(optim, policy.model.parameters())
+    rate = learning_rate(optim, steps)
+    for step in range(1, steps + 1):
+        loss = _step(policy, draw(step), optim)
+        norm = float(torch.nn.utils.clip_grad_norm_(list(policy.model.parameters()), optim.max_grad_norm))
+        if norm != norm or norm == float("inf"):
+            raise NumericalError(f"supervised step {step}: the gradient's norm is {norm}; lower optim.learning_rate")
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        report(step, loss)
+
+
+def _step(policy: Policy, examples: Sequence[Prompt], optim: Optim) -> float:
+    prompts = [policy.encode(example.content) for example in examples]
+    targets = [_target_ids(policy, example) for example in examples]
+    tokens = sum(map(len, targets))
+    total = 0.0
+    for rows in micro_batches([(len(p), len(t)) for p, t in zip(prompts, targets, strict=True)], optim.micro_tokens):
+        batch = to_device(pad([prompts[i] for i in rows], [targets[i] for i in rows], policy.pad_id), policy.device)
+        logp = token_logps(completion_logits(policy.model, batch, 1.0), batch.tokens)
+        loss = -(logp * batch.mask).sum() / tokens
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def _target_ids(policy: Policy, example: Prompt) -> list[int]:
+    target = example.columns.get(TARGET)
+    if not isinstance(target, str) or not target:
+        raise DataError(f"prompt {example.id}: a supervised example needs a text column `{TARGET}`")
+    ids = policy.tokenizer(target, add_special_tokens=False)["input_ids"]
+    return [*ids, policy.stop_ids[0]]

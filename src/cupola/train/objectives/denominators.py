@@ -1,0 +1,92 @@
+"""The denominator rules: the weight omega of each rollout's tokens, fixed before the forward pass.
+
+No loss in this project takes a mean. A term is the plain sum over tokens of omega * mask * value, so cutting a batch
+into micro-batches, padding it, or spreading it over ranks cannot change the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Totals over a denominator's whole scope (one optimiser step, or one batch), summed over ranks."""
+
+    rollouts: int
+    tokens: int
+    prompts: int
+
+
+Rule = Callable[[Tensor, Tensor, Counts, int], Tensor]
+
+
+def count(lengths: Tensor, groups: Tensor, counted: Tensor) -> Counts:
+    """Totals of the rollouts that count: their number, their loss tokens, and the groups they belong to."""
+    return Counts(int(counted.sum()), int(lengths[counted].sum()), len(groups[counted].unique()))
+
+
+def sequence_mean(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """omega_i = 1 / (N * |o_i|): every rollout counts alike, so a token of a long answer counts less.
+
+    Source: GRPO, arXiv 2402.03300, eq. 3.
+    """
+    return 1.0 / (counts.rollouts * lengths)
+
+
+def token_mean(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """omega = 1 / sum_i |o_i|: every token counts alike, so a long answer counts more.
+
+    Source: the code of DAPO (verl's token-mean over the mini-batch).
+    """
+    return torch.full_like(lengths, 1.0 / counts.tokens)
+
+
+def constant(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """omega = 1 / (N * L_max): every token counts alike, and the same in every batch.
+
+    Source: Dr.GRPO, arXiv 2503.20783, section 3.2.
+    """
+    return torch.full_like(lengths, 1.0 / (counts.rollouts * max_tokens))
+
+
+def prompt_mean(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """omega_g = 1 / (P * sum_{j in g} |o_j|): every prompt counts alike, its tokens pooled.
+
+    Source: DAPO, arXiv 2503.14476, eq. 8, whose expectation over prompts is the outer mean.
+    """
+    return 1.0 / (counts.prompts * group_tokens)
+
+
+RULES: dict[str, Rule] = {
+    "sequence_mean": sequence_mean,
+    "token_mean": token_mean,
+    "constant": constant,
+    "prompt_mean": prompt_mean,
+}
+
+
+def omega(rule: str, lengths: Tensor, groups: Tensor, counted: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """Weight of each rollout's tokens under a rule, (N,) float64; exactly 0 for a rollout that does not count.
+
+    Args:
+        rule: key of `RULES`.
+        lengths: (N,) loss tokens |o_i| of each rollout.
+        groups: (N,) int64 group index.
+        counted: (N,) bool, the rollouts that count; one without tokens never does.
+        counts: totals of the denominator's scope.
+        max_tokens: L_max, the longest completion the recipe allows.
+    """
+    counted = counted & (lengths > 0)
+    weights = torch.zeros(len(lengths), dtype=torch.float64)
+    if not counted.any():
+        return weights
+    lengths = lengths.double()
+    group_tokens = torch.zeros(int(groups.max()) + 1, dtype=torch.float64)
+    group_tokens = group_tokens.index_add(0, groups, torch.where(counted, lengths, 0.0))[groups]
+    weights[counted] = RULES[rule](lengths[counted], group_tokens[counted], counts, max_tokens)
+    return weights

@@ -1,0 +1,53 @@
+"""Prompts as chat messages: reading them from a row, and wrapping plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cupola.core.config import Data
+from cupola.core.records import Content, DataError
+
+
+def read_content(value: Any) -> Content:
+    """A row's text or its list of {role, content} messages. Raises DataError saying what is malformed.
+
+    A field of a message that is null is left out, because parquet gives each message every field of any.
+    """
+    if isinstance(value, str):
+        if not value.strip():
+            raise DataError("the prompt is empty")
+        return value
+    if not isinstance(value, list):
+        raise DataError(f"the prompt is {type(value).__name__}; give text or a list of chat messages")
+    if not value:
+        raise DataError("the prompt is an empty list of messages")
+    return tuple(_message(number, message) for number, message in enumerate(value, 1))
+
+
+def _message(number: int, message: Any) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise DataError(f"message {number} is {type(message).__name__}, not an object with role and content")
+    fields = {name: value for name, value in message.items() if value is not None}
+    for name in ("role", "content"):
+        if name not in fields:
+            raise DataError(f"message {number} has no `{name}`")
+    for name, value in fields.items():
+        if not isinstance(value, str):
+            raise DataError(f"message {number}: `{name}` is {type(value).__name__}, not text")
+    return fields
+
+
+def as_asked(content: Content, data: Data) -> Content:
+    """The content as the recipe has it asked: plain text wrapped if `data.chat`, `data.system` before each chat.
+
+    A chat that opens with a system message of its own keeps it. Raises DataError for `data.system` without a chat.
+    """
+    if isinstance(content, str):
+        if not data.chat:
+            if data.system is not None:
+                raise DataError("data.system needs chat messages, but the prompt is plain text; set data.chat = true")
+            return content
+        content = ({"role": "user", "content": content},)
+    if data.system is None or content[0]["role"] == "system":
+        return content
+    return ({"role": "system", "content": data.system}, *content)

@@ -1,0 +1,110 @@
+"""A recipe's reward parts: one verifier each, and their sum.
+
+    total = Σ_part weight · score
+
+A part without a score voids the total, because nobody knows what it would have added; only a `skipped` verdict of an
+`optional` part adds nothing instead. If every part is skipped there is no total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from cupola.core.config import Recipe, Reward
+from cupola.core.records import Completion, LogSink, Prompt, RewardError, Rollout, Verdict, Verifier
+from cupola.train.verifiers.exact import exact
+from cupola.train.verifiers.functions import Schedule, function
+from cupola.train.verifiers.numeric import is_number, numeric
+from cupola.train.verifiers.pattern import pattern
+from cupola.train.verifiers.rules import not_blank
+
+#: Verifiers by `kind`; `function`, the one that needs to know the run's length, joins them in `build`.
+RULES: Mapping[str, Callable[[Reward], Verifier]] = {"exact": exact, "numeric": numeric, "pattern": pattern}
+
+#: By `kind`, whether an answer can serve as gold; other kinds read none.
+GOLD: Mapping[str, Callable[[str | None], bool]] = {"exact": not_blank, "numeric": is_number}
+
+
+def build(parts: Sequence[Reward], max_steps: int = 0, steps_per_epoch: float | None = None) -> list[Verifier]:
+    """A verifier per part, in order. Raises RecipeError for a bad regular expression or function path."""
+    schedule = Schedule(max_steps, steps_per_epoch)
+    kinds: Mapping[str, Callable[[Reward], Verifier]] = {**RULES, "function": partial(function, schedule=schedule)}
+    return [kinds[part.kind](part) for part in parts]
+
+
+def readable_gold(part: Reward, answer: str | None) -> bool:
+    """Whether the part's verifier can use the answer; where it cannot, every verdict would be `gold_bad`."""
+    return part.kind not in GOLD or GOLD[part.kind](answer)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The reward of a recipe: its parts, their verifiers, and the part that decides right and wrong."""
+
+    parts: Sequence[Reward]
+    verifiers: Sequence[Verifier]
+    correctness: str
+
+    @classmethod
+    def of(cls, recipe: Recipe, steps_per_epoch: float | None = None) -> Scorer:
+        """Build the recipe's verifiers; `steps_per_epoch` gives reward functions their `trainer_state.epoch`."""
+        verifiers = build(recipe.reward, recipe.run.steps, steps_per_epoch)
+        return cls(recipe.reward, verifiers, recipe.correctness_part())
+
+    def score(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None = None
+    ) -> list[Rollout]:
+        """A rollout per completion; prompts are repeated so that both sequences are equally long.
+
+        Columns a reward function logs become `Rollout.extra`; columns and metrics also go to `log`.
+        Raises RewardError where a part's function fails and its `on_error` is `stop`.
+        """
+        extra = _Extra(log)
+        of_part = {each.name: each.verify(prompts, completions, step, extra) for each in self.verifiers}
+        rollouts = []
+        for row, completion in enumerate(completions):
+            verdicts = {name: verdicts[row] for name, verdicts in of_part.items()}
+            columns = {name: values[row] for name, values in extra.columns.items()}
+            rollouts.append(
+                Rollout(completion, verdicts, total(self.parts, verdicts), self._correct(verdicts), columns)
+            )
+        return rollouts
+
+    def _correct(self, verdicts: Mapping[str, Verdict]) -> bool | None:
+        score = verdicts[self.correctness].score
+        least = next(part.correct_at for part in self.parts if part.name == self.correctness)
+        return None if score is None else score >= least
+
+
+def total(parts: Sequence[Reward], verdicts: Mapping[str, Verdict]) -> float | None:
+    """Σ weight · score, or `None` where a part voids it or none gave a score."""
+    scores = []
+    for part in parts:
+        verdict = verdicts[part.name]
+        if verdict.score is not None:
+            scores.append(part.weight * verdict.score)
+        elif not (part.optional and verdict.status == "skipped"):
+            return None
+    return sum(scores) if scores else None
+
+
+@dataclass
+class _Extra:
+    """Keeps logged columns for the rollouts and passes everything on."""
+
+    log: LogSink | None
+    columns: dict[str, Sequence[Any]] = field(default_factory=dict)
+
+    def column(self, name: str, values: Sequence[Any]) -> None:
+        if name in self.columns:
+            raise RewardError(f"log_extra: two reward functions log a column {name!r}; rename one")
+        self.columns[name] = values
+        if self.log:
+            self.log.column(name, values)
+
+    def metric(self, name: str, value: float) -> None:
+        if self.log:
+            self.log.metric(name, value)

@@ -1,0 +1,1 @@
+"""One detector a file: `detect(series, context)` gives a finding, nothing, or raises CannotJudge."""

@@ -1,0 +1,32 @@
+"""Training reward rises while validation has fallen from its best: overfitting, or a reward that is not the goal."""
+
+from __future__ import annotations
+
+from cupola.core.records import Finding
+from cupola.watch.diagnosis.context import Context
+from cupola.watch.diagnosis.series import Series
+from cupola.watch.diagnosis.signals import improves, progress
+from cupola.watch.diagnosis.trend import VALIDATION_POINTS, change, share_change
+
+LEAST_FALL = 0.03  # three answers in a hundred
+PEAK_SIGMAS = 4.0  # one more than usual: the best of several points is partly luck
+
+
+def detect(series: Series, context: Context) -> Finding | None:
+    validation = series.need(*context.correctness, points=VALIDATION_POINTS, split="validation")
+    best = int(validation.values.argmax())
+    fall = share_change(validation, context.answers, first=float(validation.values[best]))
+    train = progress(series, context)
+    if not fall.falls(LEAST_FALL, PEAK_SIGMAS) or (train is not None and not improves(train)):
+        return None
+    moved = None if train is None else change(train)
+    values = {
+        "reading": "train_unknown" if train is None else "train_up",
+        "best": fall.first,
+        "best_step": int(validation.steps[best]),
+        "validation_last": fall.last,
+        "train_key": None if train is None else train.key,
+        "train_first": None if moved is None else moved.first,
+        "train_last": None if moved is None else moved.last,
+    }
+    return Finding("train_up_eval_down", "warning", (int(validation.steps[best]), validation.span[1]), values)

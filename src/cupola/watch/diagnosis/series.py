@@ -1,0 +1,80 @@
+"""Metrics rows as numeric series, and the error of a detector that lacks one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cupola.core.records import CupolaError
+
+
+class CannotJudge(CupolaError):
+    """A detector's series is missing or too short. Coverage lists it; it is never taken for a good sign."""
+
+    def __init__(self, key: str, found: int, needed: int) -> None:
+        super().__init__(f"{key}: {found} of the {needed} points needed")
+        self.key, self.found, self.needed = key, found, needed
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """One metric at the steps where it is a finite number: `steps` (n,), `values` (n,), ascending in step."""
+
+    key: str
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last step."""
+        return int(self.steps[0]), int(self.steps[-1])
+
+    def cut(self, part: slice) -> Points:
+        return Points(self.key, self.steps[part], self.values[part])
+
+
+class Series:
+    """The series of a run, by metric key and split. A row without a split is a training row."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            self._rows.setdefault(row.get("split", "train"), []).append(row)
+        self._points: dict[tuple[str, str], Points] = {}
+
+    def keys(self, split: str = "train") -> set[str]:
+        """Metric keys that occur in any row of the split."""
+        return set().union(*self._rows.get(split, ()))
+
+    def points(self, key: str, split: str = "train") -> Points:
+        """The finite values of one metric; empty where it was never recorded."""
+        if (key, split) not in self._points:
+            pairs = [(row["step"], row[key]) for row in self._rows.get(split, ()) if _is_number(row.get(key))]
+            steps = np.array([step for step, _ in pairs], dtype=np.int64)
+            values = np.array([value for _, value in pairs], dtype=np.float64)
+            self._points[key, split] = Points(key, steps, values)
+        return self._points[key, split]
+
+    def find(self, *keys: str, points: int, split: str = "train") -> Points | None:
+        """The first of `keys` with at least `points` values, or `None`."""
+        return next((found for key in keys if len(found := self.points(key, split)) >= points), None)
+
+    def need(self, *keys: str, points: int, split: str = "train") -> Points:
+        """As `find`, but raises CannotJudge for the best-filled key where none has enough values."""
+        found = self.find(*keys, points=points, split=split)
+        if found is None:
+            best = max((self.points(key, split) for key in keys), key=len)
+            raise CannotJudge(best.key if split == "train" else f"{split} {best.key}", len(best), points)
+        return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,38 @@
+"""The table of detectors: the order is the order of findings of equal severity, the most telling first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cupola.core.records import Finding
+from cupola.watch.diagnosis.context import Context
+from cupola.watch.diagnosis.detectors import (
+    dead_groups_taking_over,
+    entropy_collapse,
+    flat_near_ceiling,
+    flat_near_floor,
+    format_up_correctness_down,
+    high_truncation,
+    learning,
+    loss_zero_benign,
+    policy_destroyed,
+    reward_and_length_rise,
+    train_up_eval_down,
+)
+from cupola.watch.diagnosis.series import Series
+
+Detector = Callable[[Series, Context], Finding | None]
+
+DETECTORS: Mapping[str, Detector] = {
+    "policy_destroyed": policy_destroyed.detect,
+    "train_up_eval_down": train_up_eval_down.detect,
+    "format_up_correctness_down": format_up_correctness_down.detect,
+    "high_truncation": high_truncation.detect,
+    "flat_near_floor": flat_near_floor.detect,
+    "entropy_collapse": entropy_collapse.detect,
+    "dead_groups_taking_over": dead_groups_taking_over.detect,
+    "reward_and_length_rise": reward_and_length_rise.detect,
+    "flat_near_ceiling": flat_near_ceiling.detect,
+    "learning": learning.detect,
+    "loss_zero_benign": loss_zero_benign.detect,
+}

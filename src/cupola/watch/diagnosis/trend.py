@@ -1,0 +1,92 @@
+"""Robust readings of a noisy series: level, change between its ends, and since when it holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cupola.watch.diagnosis.series import Points
+
+LEVEL_POINTS = 5  # a median of fewer steps is decided by two batches of prompts
+TREND_POINTS = 20  # two windows of LEVEL_POINTS must leave half the run between them
+VALIDATION_POINTS = 3  # before, between, after; each is itself a mean over all validation questions
+WINDOW_SHARE = 5  # a window is a fifth of the run: long enough to average, short enough to be one end of it
+SIGMAS = 3.0  # a change counts beyond three standard errors, for diagnosis looks again at every step
+
+_MAD_TO_STD = 1.4826  # of a normal distribution
+_MEDIAN_TO_MEAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
+
+
+@dataclass(frozen=True)
+class Change:
+    """From the median `first` of one window to the median `last` of another; `noise` is the difference's std error."""
+
+    first: float
+    last: float
+    noise: float
+
+    @property
+    def by(self) -> float:
+        return self.last - self.first
+
+    def rises(self, least: float, sigmas: float = SIGMAS) -> bool:
+        """Up by at least `least` and by more than the noise explains."""
+        return self.by >= max(least, sigmas * self.noise) and self.by > 0
+
+    def falls(self, least: float, sigmas: float = SIGMAS) -> bool:
+        """Down by at least `least` and by more than the noise explains."""
+        return Change(-self.first, -self.last, self.noise).rises(least, sigmas)
+
+
+def window(n: int) -> int:
+    """Points in the window at either end of a series of n."""
+    return max(min(LEVEL_POINTS, n), n // WINDOW_SHARE)
+
+
+def level(points: Points) -> float:
+    """Median of the last window."""
+    return float(np.median(points.values[-window(len(points)) :]))
+
+
+def change(points: Points) -> Change:
+    """Change from the first to the last window of a training series.
+
+    The noise of a step is 1.4826·MAD of the first differences over sqrt(2): a drift shifts every difference alike and
+    drops out. The difference of two window medians then has standard error 1.2533·noise·sqrt(2/k).
+    """
+    k = window(len(points))
+    steps = np.diff(points.values)
+    deviation = _MAD_TO_STD * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
+    noise = _MEDIAN_TO_MEAN * deviation * math.sqrt(2 / k)
+    return Change(float(np.median(points.values[:k])), level(points), noise)
+
+
+def share_change(points: Points, answers: int, first: float | None = None) -> Change:
+    """Change of a share measured on the same `answers` at a few steps; `first` replaces the first point.
+
+    The noise is that of two independent binomial shares p: sqrt(2·p(1 − p)/answers), p midway between both.
+    """
+    start = float(points.values[0]) if first is None else first
+    last = float(np.median(points.values[-_validation_window(len(points)) :]))
+    middle = min(max((start + last) / 2, 1 / answers), 1 - 1 / answers)
+    return Change(start, last, math.sqrt(2 * middle * (1 - middle) / answers))
+
+
+def _validation_window(n: int) -> int:
+    return max(1, n // WINDOW_SHARE)
+
+
+def smooth(values: NDArray[np.float64], width: int = LEVEL_POINTS) -> NDArray[np.float64]:
+    """Medians of `width` consecutive values: (n − width + 1,)."""
+    medians: NDArray[np.float64] = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    return medians
+
+
+def since(points: Points, least: float) -> int:
+    """The first step at `least` or above of the stretch in which the running median stays there until the end."""
+    below = np.flatnonzero(smooth(points.values) < least)
+    start = int(below[-1]) + 1 if len(below) else 0
+    return int(points.steps[start + int((points.values[start:] >= least).argmax())])

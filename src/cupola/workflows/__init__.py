@@ -1,0 +1,1 @@
+"""The use cases: train with validation and live diagnosis, cold-start, evaluate."""

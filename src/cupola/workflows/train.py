@@ -1,0 +1,153 @@
+"""Train a recipe, or continue a run: validation, live diagnosis and progress around the loop."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cupola.core.config import Provenance, Recipe, dump, load_recipe
+from cupola.core.records import Action, CupolaError, Finding, Observer, RunFolderError
+from cupola.core.runlog import RunReader, RunWriter
+from cupola.train.loop import Position, Run, load_checkpoint, train
+from cupola.train.models import weights_digest
+from cupola.watch.diagnosis import LiveDiagnosis
+from cupola.workflows.assemble import Parts, assemble, data_notes
+from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
+
+FindingSink = Callable[[int, Finding], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a call of `train_recipe` or `resume_run` ended."""
+
+    folder: Path
+    state: str
+    step: int
+
+
+def train_recipe(
+    recipe: Recipe, provenance: Provenance, observers: Sequence[Observer] = (), on_finding: FindingSink | None = None
+) -> Trained:
+    """Train a recipe in a new run folder `run.folder/run.name`.
+
+    Nothing is written before model, data and reward have been checked. Raises CupolaError; a run that fails before
+    its first record leaves no folder.
+    """
+    parts = assemble(recipe)
+    root = Path(recipe.run.folder) / recipe.run.name
+    manifest = new_manifest(recipe, provenance, data=data_notes(parts.source), model=_model_notes(parts))
+    writer = RunWriter.create(root, manifest, dump(recipe))
+    try:
+        return _run(parts, writer, Position(), observers, on_finding)
+    except CupolaError:
+        if not writer.layout.metrics.exists():
+            shutil.rmtree(root)
+        raise
+
+
+def resume_run(root: Path, observers: Sequence[Observer] = (), on_finding: FindingSink | None = None) -> Trained:
+    """Continue a run from its last checkpoint with the recipe it was started with; on a CPU bit for bit.
+
+    Raises RunFolderError where there is no checkpoint, or nothing left to do.
+    """
+    reader = RunReader(root)
+    layout = reader.layout
+    recipe, _ = load_recipe([layout.recipe])
+    steps = layout.checkpoint_steps()
+    if not steps:
+        raise RunFolderError(f"{root}: no checkpoint to resume from; start again under another run.name")
+    if steps[-1] >= recipe.run.steps:
+        raise RunFolderError(f"{root}: finished: its last checkpoint is step {steps[-1]} of {recipe.run.steps}")
+    manifest = reader.manifest()
+    recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"threads": manifest["model"]["threads"]})})
+    parts = assemble(recipe)
+    if (found := _model_notes(parts)["digest"]) != manifest["model"]["digest"]:
+        raise RunFolderError(f"{root}: {recipe.model.source} has changed since the run began (SHA-256 {found})")
+    writer = RunWriter(layout, attempt=len(manifest["attempts"]))
+    return _run(parts, writer, steps[-1], observers, on_finding)
+
+
+def _run(
+    parts: Parts,
+    writer: RunWriter,
+    start: Position | int,
+    observers: Sequence[Observer],
+    on_finding: FindingSink | None,
+) -> Trained:
+    learner = parts.learner()
+    position = load_checkpoint(writer.layout.checkpoint(start), learner) if isinstance(start, int) else start
+    attempt_started(writer, position.step)
+    live = LiveDiagnosis(
+        parts.recipe.model_dump(mode="json"),
+        lambda step, finding: _found(writer, on_finding, step, finding),
+        [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step]
+        if position.step
+        else [],
+    )
+    with interrupts() as interrupted:
+        run = Run(
+            parts.recipe,
+            learner,
+            parts.collector(),
+            parts.source,
+            parts.validation,
+            writer,
+            [*observers, live],
+            interrupted,
+            parts.logged,
+        )
+        try:
+            action = train(run, position)
+        except BaseException as error:
+            attempt_ended(writer, "failed", f"{type(error).__name__}: {error}")
+            raise
+        state = _state(action, interrupted())
+    attempt_ended(writer, state, None)
+    return Trained(writer.layout.root, state, writer.layout.checkpoint_steps()[-1])
+
+
+def _state(action: Action, interrupted: bool) -> str:
+    if action == "continue":
+        return "finished"
+    return "interrupted" if interrupted else {"pause": "paused", "stop": "stopped"}[action]
+
+
+def _found(writer: RunWriter, sink: FindingSink | None, step: int, finding: Finding) -> None:
+    writer.finding(step, finding)
+    if sink:
+        sink(step, finding)
+
+
+def _model_notes(parts: Parts) -> dict[str, Any]:
+    return {
+        "source": parts.recipe.model.source,
+        "parameters": parts.policy.parameters,
+        "digest": weights_digest(parts.policy.model.state_dict()),
+        "threads": parts.threads,
+    }
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the step finish and be recorded; the second ends the process at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,127 @@
+"""Timeline classes, choice of groups, evaluation, tiles: what stands on the page and why."""
+
+from pathlib import Path
+
+from cupola.core.runlog import RunReader, RunWriter
+from cupola.dashboard.figures import charts
+from cupola.dashboard.groups import choose, kind, shade, shown_steps
+from cupola.dashboard.questions import Question, timeline
+from cupola.dashboard.report import newest_update, provenance
+from cupola.dashboard.summary import facts, gains, tiles, wall_time
+
+
+def question(*shares: float | None) -> str:
+    return Question("?", shares).kind
+
+
+def test_each_class_of_question() -> None:
+    assert question(0.0, 0.5, 1.0) == "improving"
+    assert question(0.0, 0.0) == "stuck wrong"
+    assert question(1.0, 0.25) == "lost"
+    assert question(0.5, 1.0, 0.5) == "unchanged"
+    assert question(1.0, None, 1.0) == "always right"
+
+
+def test_the_timeline_counts_every_question_once(run: Path) -> None:
+    found = timeline(RunReader(run))
+    assert found.steps == (0, 10, 20, 30, 40, 50, 60)
+    assert {name: len(members) for name, members in found.classes.items()} == {
+        "improving": 37,
+        "stuck wrong": 6,
+        "lost": 6,
+        "unchanged": 5,
+        "always right": 6,
+    }
+    assert (found.total, found.unjudged) == (60, 0)
+
+
+def row(group: str, state: str, correct: bool | None, weight: float) -> dict[str, object]:
+    return {"group_id": group, "group_state": state, "correct": correct, "weight_share": weight}
+
+
+def test_the_weightiest_groups_come_first_then_one_of_each_other_kind() -> None:
+    signal = [[row(f"s{n}", "signal", True, n / 10)] for n in range(5)]
+    dead = [[row("r", "dead", True, 0.0)], [row("w", "dead", False, 0.0)], [row("w2", "dead", False, 0.0)]]
+    chosen = [group[0]["group_id"] for group in choose([*dead, *signal])]
+    assert chosen == ["s4", "s3", "s2", "r", "w"]
+
+
+def test_a_dead_group_without_judged_answers_stays_plainly_dead() -> None:
+    assert kind([row("d", "dead", None, 0.0)]) == "dead"
+    assert kind([row("d", "no_signal", True, 0.0)]) == "no signal"
+
+
+def test_advantages_have_sign_and_quarter() -> None:
+    shades = [shade(value, 2.0) for value in (2.0, 0.4, 0.5, -1.1, 0.0, None)]
+    assert shades == ["plus4", "plus1", "plus1", "minus3", "zero", "none"]
+
+
+def test_groups_of_the_first_middle_and_last_step(run: Path) -> None:
+    steps = shown_steps(RunReader(run))
+    assert [(step.step, step.total, len(step.groups)) for step in steps] == [(1, 32, 5), (31, 32, 5), (60, 32, 5)]
+    paid = [answer.advantage for answer in steps[0].groups[0].answers]
+    assert paid == sorted(paid, reverse=True)
+    assert steps[0].groups[-1].kind == "dead, all wrong"
+    assert steps[0].groups[-1].reasons == (("dead group", 16),)
+
+
+def test_the_evaluation_stands_side_by_side(run: Path) -> None:
+    found = gains(RunReader(run))
+    assert found is not None
+    assert found.arms == ("base", "trained")
+    assert [measure.label.partition(",")[0] for measure in found.measures] == [
+        "Greedy",
+        "Best temperature (0.3)",
+        "pass@1",
+        "maj@16",
+        "pass@16",
+    ]
+    base, trained = found.measures[1].estimates
+    assert (base.value, base.low, base.high) == (0.498, 0.45, 0.546)
+    assert trained.value is None
+    low, value, high = found.differences[-1].bar or (0, 0, 0)
+    assert low < 90 < value < high, "zero is the middle of the axis, and the interval holds it"
+
+
+def test_a_summary_with_next_to_nothing_in_it(run: Path, tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "bare", {}, "")
+    assert gains(RunReader(tmp_path / "bare")) is None
+    folder = writer.layout.evals / "x"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text('{"arms": {"only": {"greedy": 0.5}}, "verdict": null}')
+    found = gains(RunReader(tmp_path / "bare"))
+    assert found is not None
+    assert (found.arms, found.word, found.differences) == (("only",), None, ())
+    assert found.measures[0].estimates[0].value == 0.5
+
+
+def test_headline_numbers_run_from_the_first_to_the_last(run: Path) -> None:
+    validation = tiles(RunReader(run))[0]
+    assert (validation.first, validation.last, validation.note) == ("41.0%", "73.9%", "+32.9 points · step 0 to 60")
+
+
+def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "bare", {}, "")
+    reader = RunReader(tmp_path / "bare")
+    assert facts(reader) == [("steps", "0"), ("duration", "–")]
+    assert tiles(reader) == []
+    assert not any(chart.drawn for chart in charts(reader))
+
+
+def test_wall_time_leaves_the_pause_between_attempts_out() -> None:
+    rows = [{"attempt": a, "time": t} for a, t in ((0, 10.0), (0, 40.0), (1, 1000.0), (1, 1005.0))]
+    assert wall_time({}, rows) == 35.0
+    assert wall_time({}, rows[:1]) is None
+    attempts = [{"attempt": 0, "started": 5.0, "ended": 45.0}, {"attempt": 1, "started": 990.0}]
+    assert wall_time({"attempts": attempts}, rows) == 40.0 + 15.0
+
+
+def test_only_the_last_update_of_the_ledger_is_shown() -> None:
+    rows = [{"step": s, "update": u, "term": t} for s, u, t in ((1, 0, "a"), (2, 0, "b"), (2, 1, "c"), (2, 1, "d"))]
+    assert [each["term"] for each in newest_update(rows)] == ["c", "d"]
+    assert newest_update([]) == []
+
+
+def test_the_manifest_tells_versions_and_digests() -> None:
+    manifest = {"recipe": {"a": 1}, "versions": {"torch": "2.13.0"}, "model": {"digest": "ab", "more": {}}, "git": None}
+    assert provenance(manifest) == [("torch", "2.13.0"), ("model digest", "ab")]

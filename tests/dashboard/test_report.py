@@ -1,0 +1,163 @@
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from dashboard_run import HOSTILE, MANIFEST, write_evaluation, write_run
+
+from cupola.core.records import RunFolderError
+from cupola.core.runlog import RunWriter
+from cupola.dashboard import FindingText, export
+
+SOLVED = FindingText("Solved", "info", (40, 60), "Reward stays near 96%.", "Nothing is left.", "Stop, or see `data`.")
+FLOOR = FindingText("Flat near the floor", "warning", (0, 60), "Reward at 1%.", "Too hard.", "Read <answers>.")
+
+
+class Outline(HTMLParser):
+    """Tags and attributes of a page, and whether every element is closed in order."""
+
+    VOID = frozenset({"meta", "br", "link"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(root: Path, out: Path, findings: list[FindingText] | None = None) -> str:
+    return export(root, out, findings).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return page_of(run, tmp_path_factory.mktemp("out") / "report.html", [SOLVED, FLOOR])
+
+
+def test_the_page_is_well_formed_and_reaches_for_nothing(page: str) -> None:
+    outline = Outline(page)
+    assert outline.open == []
+    assert not {tag for tag, _ in outline.tags} & {"script", "link", "img", "iframe", "object", "form", "base"}
+    for _, attributes in outline.tags:
+        assert "style" not in attributes, "the policy would refuse it"
+        assert not [name for name in attributes if name.startswith("on") or name == "src"]
+        assert attributes.get("href", "#") is None or str(attributes.get("href", "#")).startswith("#")
+
+
+def test_the_policy_names_the_style_sheet_by_its_digest(page: str) -> None:
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    policy = next(a["content"] for _, a in Outline(page).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def test_findings_stand_first_and_the_severest_on_top(page: str) -> None:
+    order = ["Flat near the floor", "Solved", "What was gained", "<h2>Charts", "Validation questions", "<h2>Ledger"]
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+
+
+def test_every_section_tells_its_numbers(page: str) -> None:
+    for text in (
+        "41.0%",
+        "73.9%",
+        "+36.9",
+        "−0.2 to +9.6",
+        "<strong>learned</strong>",
+        "cap 32",
+        "12,800 tokens",
+        "2.13.0",
+    ):
+        assert text in page
+
+
+def test_not_diagnosed_is_not_the_same_as_nothing_found(run: Path, tmp_path: Path) -> None:
+    assert "has not been diagnosed" in page_of(run, tmp_path / "a.html")
+    assert "Diagnosis reported nothing" in page_of(run, tmp_path / "b.html", [])
+
+
+def test_hostile_text_stays_text(hostile_run: Path, tmp_path: Path) -> None:
+    page = page_of(hostile_run, tmp_path / "h.html")
+    outline = Outline(page)
+    assert outline.open == []
+    assert "script" not in {tag for tag, _ in outline.tags}
+    assert "\u202e" not in page
+    assert "\x07" not in page
+    assert '<span class="esc">\\u202e</span>' in page
+    assert HOSTILE not in page
+
+
+def test_a_long_completion_says_how_much_is_left_out(hostile_run: Path, tmp_path: Path) -> None:
+    page = page_of(hostile_run, tmp_path / "h.html")
+    assert "4,407 characters left out" in page
+    assert "the end" in page
+
+
+def test_an_unscored_completion_has_no_advantage_and_no_reward(hostile_run: Path, tmp_path: Path) -> None:
+    page = page_of(hostile_run, tmp_path / "h.html")
+    assert '<span class="advantage">–</span>' in page
+    assert "reward –" in page
+    assert "not judged" in page
+
+
+def test_a_run_without_a_step_and_a_folder_of_metrics_alone(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "new", {**MANIFEST, "state": "running"}, "")
+    page = page_of(tmp_path / "new", tmp_path / "new.html")
+    assert "No step has been recorded yet." in page
+    assert "No training rollouts are recorded." in page
+    (tmp_path / "imported").mkdir()
+    (tmp_path / "imported" / "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
+    page = page_of(tmp_path / "imported", tmp_path / "imported.html")
+    assert "Total 0.500 at step 1." in page
+    assert "No values recorded for: right answers, prompts with signal" in page
+    assert "No recipe is recorded" in page
+
+
+def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
+    attempts = [{"attempt": 0, "started": 1.0, "ended": 2.0, "state": "failed", "error": "disk full <b>"}]
+    RunWriter.create(tmp_path / "f", {**MANIFEST, "state": "failed", "attempts": attempts}, "")
+    assert "disk full &lt;b&gt;" in page_of(tmp_path / "f", tmp_path / "f.html")
+
+
+def test_one_step(tmp_path: Path) -> None:
+    write_run(tmp_path / "one", 1)
+    assert Outline(page_of(tmp_path / "one", tmp_path / "one.html")).open == []
+
+
+def test_the_report_stands_in_the_run_folder_by_default(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "one", 1)
+    assert export(root) == root / "report.html"
+    assert (root / "report.html").stat().st_size > 1000
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no such run folder"):
+        export(tmp_path / "nothing", tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_hundred_steps_of_512_rollouts_stay_below_a_megabyte_and_a_half(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "large", 100, prompts=32, size=16)
+    write_evaluation(root)
+    assert export(root).stat().st_size < 1_500_000
+
+
+def test_the_dashboard_needs_no_torch() -> None:
+    program = "import sys, cupola.dashboard; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,86 @@
+"""The robust readings, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cupola.watch.diagnosis import CannotJudge, Context, Points, Series
+from cupola.watch.diagnosis.trend import Change, change, level, share_change, since, window
+
+
+def points(*values: float) -> Points:
+    return Points("x", np.arange(len(values)), np.array(values))
+
+
+def test_windows_are_a_fifth_but_at_least_five_points() -> None:
+    assert [window(n) for n in (3, 5, 20, 25, 100)] == [3, 5, 5, 5, 20]
+
+
+def test_level_ignores_one_wild_step() -> None:
+    assert level(points(9, 9, 9, 1, 1, 50, 1, 1)) == 1
+
+
+def test_a_straight_line_has_no_noise() -> None:
+    moved = change(points(*range(20)))
+    assert (moved.first, moved.last, moved.noise) == (2, 17, 0)
+    assert moved.rises(15)
+    assert not moved.rises(15.1)
+    assert not moved.falls(0)
+
+
+def test_noise_of_a_zigzag() -> None:
+    # nine differences of +1, nine of -1 and two of 0: their median is 0 and the median deviation from it 1
+    values = [0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0]
+    assert change(points(*values)).noise == pytest.approx(1.2533 * 1.4826 / math.sqrt(2) * math.sqrt(2 / 5))
+
+
+def test_change_within_three_standard_errors_is_none() -> None:
+    assert Change(0.0, 0.31, 0.1).rises(0.1)
+    assert not Change(0.0, 0.29, 0.1).rises(0.1)
+    assert Change(0.31, 0.0, 0.1).falls(0.1)
+    assert not Change(0.0, 0.0, 0.0).rises(0)
+
+
+def test_share_change_by_hand() -> None:
+    moved = share_change(points(0.4, 0.5, 0.6), answers=100)
+    assert (moved.first, moved.last) == (0.4, 0.6)
+    assert moved.noise == pytest.approx(math.sqrt(2 * 0.5 * 0.5 / 100))
+
+
+def test_share_change_of_nothing_right_still_has_noise() -> None:
+    assert share_change(points(0.0, 0.0, 0.0), answers=100).noise == pytest.approx(math.sqrt(2 * 0.01 * 0.99 / 100))
+
+
+def test_since_is_the_start_of_the_last_stay() -> None:
+    assert since(points(1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1), 0.5) == 8
+    assert since(points(1, 1, 1, 1, 1), 0.5) == 0
+
+
+def test_values_that_are_no_number_are_left_out() -> None:
+    rows = [{"step": i, "x": value} for i, value in enumerate([1.0, None, math.nan, math.inf, "2", True, 3])]
+    found = Series(rows).points("x")
+    assert (found.steps.tolist(), found.values.tolist()) == ([0, 6], [1.0, 3.0])
+
+
+def test_need_names_the_best_filled_key() -> None:
+    series = Series([{"step": 0, "b": 1.0}, {"step": 1, "b": 2.0}])
+    with pytest.raises(CannotJudge, match="b: 2 of the 3 points needed"):
+        series.need("a", "b", points=3)
+
+
+def test_roles_from_the_recipe() -> None:
+    parts = [{"name": "tidy", "kind": "pattern"}, {"name": "mine", "kind": "function"}]
+    context = Context.of({"reward": parts, "validation": {"questions": 50, "samples": 0}}, [])
+    assert context.correctness == ("correct/mean", "rewards/mine/mean")
+    assert context.form == ("rewards/tidy/mean",)
+    assert context.answers == 50
+
+
+def test_roles_from_names() -> None:
+    keys = ["rewards/format_reward/mean", "rewards/accuracy_reward/mean", "rewards/quality/mean", "reward"]
+    context = Context.of(None, keys)
+    assert context.correctness == ("correct/mean", "rewards/accuracy_reward/mean")
+    assert context.form == ("rewards/format_reward/mean",)
