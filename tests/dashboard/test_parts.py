@@ -103,7 +103,7 @@ def test_headline_numbers_run_from_the_first_to_the_last(run: Path) -> None:
 def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     RunWriter.create(tmp_path / "bare", {}, "")
     reader = RunReader(tmp_path / "bare")
-    assert facts(reader) == [("steps", "0"), ("duration", "–")]
+    assert facts(reader) == [("steps", "0")]
     assert tiles(reader) == []
     assert not any(chart.drawn for chart in charts(reader))
 

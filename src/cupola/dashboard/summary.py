@@ -73,13 +73,14 @@ def facts(reader: RunReader) -> list[tuple[str, str]]:
     manifest, train = reader.manifest(), reader.metrics("train")
     planned = dig(manifest, "recipe", "run", "steps")
     steps = f"{len(train)} of {planned}" if planned is not None else str(len(train))
+    seconds = wall_time(manifest, reader.metrics())
     spent = [value for row in train if (value := measured(row, "tokens/spent")) is not None]
     found = {
         "model": dig(manifest, "recipe", "model", "source"),
         "objective": dig(manifest, "recipe", "objective", "preset"),
         "steps": steps,
         "seed": dig(manifest, "recipe", "run", "seed"),
-        "duration": duration(wall_time(manifest, reader.metrics())),
+        "duration": None if seconds is None else duration(seconds),
         "tokens generated": number(sum(spent)) if spent else None,
     }
     return [(label, str(value)) for label, value in found.items() if value is not None]

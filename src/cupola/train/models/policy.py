@@ -1,0 +1,145 @@
+"""The policy: a Hugging Face causal language model with its tokenizer, from a folder, the hub, or the package."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from cupola.core.records import Content, DataError, ModelError, Prompt
+
+# Its bars, one per file read or written, would break up the run's own progress.
+transformers_logging.disable_progress_bar()
+
+#: SHA-256 of the weights of the policy that ships with the package (see recipes/embedded-sft.toml).
+EMBEDDED_DIGEST = "02fb6d86018045365f8fd4ed5f82d1d49134a19622f52bb32328f2c7544a3634"
+EMBEDDED = Path(__file__).parent / "embedded"
+
+#: Models up to this many parameters run fastest on one CPU thread: the work per operation is less than a wake-up.
+ONE_THREAD_PARAMETERS = 2_000_000
+
+
+@dataclass
+class Policy:
+    """A model, its tokenizer, and what generation needs to know of them."""
+
+    source: str
+    model: PreTrainedModel
+    tokenizer: Any
+    stop_ids: tuple[int, ...]
+    pad_id: int
+    context: int | None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    def encode(self, content: Content) -> list[int]:
+        """Token ids of a prompt: chat messages through the model's chat template, plain text as it is."""
+        if isinstance(content, str):
+            return list(self.tokenizer(content)["input_ids"])
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ModelError(f"{self.source}: the tokenizer has no chat template; use plain-text prompts (data.chat)")
+        messages = [dict(message) for message in content]
+        ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+        return list(ids)
+
+    def encode_for(self, prompt: Prompt, max_tokens: int) -> list[int]:
+        """`encode` with the context length checked. Raises DataError naming the prompt where it does not fit."""
+        ids = self.encode(prompt.content)
+        if not ids:
+            raise DataError(f"prompt {prompt.id}: has no tokens")
+        if self.context is not None and len(ids) + max_tokens > self.context:
+            raise DataError(
+                f"prompt {prompt.id} ({prompt.text[:40]!r}): {len(ids)} tokens and a completion of up to {max_tokens} "
+                f"do not fit the model's context of {self.context}; shorten it or lower sampling.max_tokens"
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def load_policy(source: str, dtype: str = "float32", device: str = "auto") -> Policy:
+    """Load `embedded`, a model folder, or a hub name; the model is in evaluation mode (no dropout).
+
+    Raises ModelError naming the source where it is missing, cannot be loaded, or is not what was shipped.
+    """
+    path = _locate(source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{source}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.nn.Module.to(model, torch.device(device))
+    return make_policy(source, model, tokenizer)
+
+
+def make_policy(source: str, model: PreTrainedModel, tokenizer: Any) -> Policy:
+    """A policy from a model and tokenizer already in memory."""
+    model.eval()
+    stop_ids = _stop_ids(model, tokenizer)
+    if not stop_ids:
+        raise ModelError(f"{source}: neither tokenizer nor generation config names an end-of-sequence token")
+    pad = tokenizer.pad_token_id
+    context = getattr(model.config, "max_position_embeddings", None)
+    return Policy(source, model, tokenizer, stop_ids, stop_ids[0] if pad is None else pad, context)
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write the model and tokenizer as a folder that plain transformers loads."""
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+
+
+def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over the tensors in the order of their names: names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def choose_threads(parameters: int, asked: int = 0) -> int:
+    """CPU threads for a model of this size: what the recipe asks, else 1 for a tiny model and all cores for another."""
+    return asked or (1 if parameters <= ONE_THREAD_PARAMETERS else os.cpu_count() or 1)
+
+
+def _locate(source: str) -> str:
+    if source == "embedded":
+        found = hashlib.sha256((EMBEDDED / "model.safetensors").read_bytes()).hexdigest()
+        if found != EMBEDDED_DIGEST:
+            raise ModelError(f"embedded policy: SHA-256 {found} is not the shipped {EMBEDDED_DIGEST}; reinstall cupola")
+        return str(EMBEDDED)
+    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).exists()
+    path = Path(source).expanduser()
+    if looks_like_path and not (path / "config.json").is_file():
+        what = "no such model folder" if not path.is_dir() else "no config.json in this model folder"
+        raise ModelError(f"{source}: {what}")
+    return str(path) if looks_like_path else source
+
+
+def _stop_ids(model: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
+    """Every end-of-sequence id of the tokenizer, the model and its generation config: chat models have several."""
+    found: list[int] = []
+    generation = getattr(model, "generation_config", None)
+    for ids in (tokenizer.eos_token_id, getattr(generation, "eos_token_id", None), model.config.eos_token_id):
+        for token in ids if isinstance(ids, list | tuple) else [ids]:
+            if token is not None and token not in found:
+                found.append(int(token))
+    return tuple(found)
