@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -9,6 +10,7 @@ import typer
 
 from cupola import __version__
 from cupola.cli import reading, training
+from cupola.cli.plain import plain
 
 #: Commands in the order of a first day's work.
 COMMANDS = (
@@ -52,6 +54,9 @@ def main() -> None:
     """Run the command line; an error of cupola's own becomes one line and its exit code."""
     # Before torch is loaded: threads that spin while they wait take the core from whatever else runs on it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows its escape
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except ImportError as error:
@@ -67,5 +72,5 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    print(f"error: {text}", file=sys.stderr)
+    print("error:", plain(" ".join(text.split())), file=sys.stderr)
     raise SystemExit(code)

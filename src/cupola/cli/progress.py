@@ -22,10 +22,10 @@ class Lines:
 
     def __init__(self, steps: int, write: Callable[[str], None] = print) -> None:
         self.steps, self.write = steps, write
-        self.started, self.first = time.perf_counter(), 0
+        self.first: tuple[int, float] | None = None  # step and time of the first call
 
     def __call__(self, step: int, rows: Sequence[Row], groups: Sequence[Group]) -> Action:
-        self.first = self.first or step
+        self.first = self.first or (step, time.perf_counter())
         for row in rows:
             text = self.training(step, row) if row["split"] == "train" else validation(row)
             self.write(text)
@@ -33,9 +33,12 @@ class Lines:
         return "continue"
 
     def training(self, step: int, row: Row) -> str:
-        done = step - self.first + 1
-        left = (time.perf_counter() - self.started) / done * (self.steps - step)
-        return f"step {step}/{self.steps}  {figures(row)}  {left:.0f} s left"
+        return f"step {step}/{self.steps}  {'  '.join(figures(row))}  {number(self.left(step), '.0f')} s left"
+
+    def left(self, step: int) -> float | None:
+        """Seconds to the end, or `None` before a step has been timed."""
+        first, started = self.first or (step, 0.0)
+        return (time.perf_counter() - started) / (step - first) * (self.steps - step) if step > first else None
 
     def finding(self, step: int, finding: Finding) -> None:
         words = wording(finding.name, finding.values, finding.steps)
@@ -48,14 +51,16 @@ class Bar(Lines):
     def __init__(self, steps: int, progress: Progress) -> None:
         super().__init__(steps, lambda text: progress.console.print(text, markup=False, highlight=False))
         self.progress = progress
-        self.task = progress.add_task("training", total=steps, figures="")
+        self.task = progress.add_task("training", total=steps, figures="loading model and questions")
 
     def __call__(self, step: int, rows: Sequence[Row], groups: Sequence[Group]) -> Action:
         for row in rows:
             if row["split"] == "train":
-                self.progress.update(self.task, completed=step, figures=figures(row))
+                self.progress.update(self.task, completed=step, figures="\n".join(figures(row)))
             else:
                 self.write(validation(row))
+                if step == 0:
+                    self.progress.update(self.task, figures="")
         return "continue"
 
 
@@ -74,7 +79,13 @@ def bar(steps: int, quiet: bool = False) -> Iterator[Lines]:
     elif not sys.stdout.isatty():
         yield Lines(steps)
     else:
-        columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+        columns = (
+            BarColumn(12),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            TextColumn("{task.fields[figures]}", markup=False),
+        )
         with Progress(*columns, console=Console()) as progress:
             yield Bar(steps, progress)
 
@@ -89,17 +100,13 @@ def losses(steps: int, quiet: bool = False) -> Callable[[int, float], None]:
     return report
 
 
-def figures(row: Row) -> str:
-    """Reward, prompts with signal, entropy, length and speed of one step."""
+def figures(row: Row) -> tuple[str, str]:
+    """Reward and prompts with signal; entropy, length and speed of one step: two texts that fit half a terminal."""
     speed = row["tokens/spent"] / row["step_time"]
-    return "  ".join(
-        [
-            f"reward {number(row['reward'], '.3f')}",
-            f"signal {number(row['groups/with_signal'], '.0%')}",
-            f"entropy {number(row['entropy'], '.3f')}",
-            f"length {number(row['completions/mean_length'], '.1f')}",
-            f"{speed:,.0f} tokens/s",
-        ]
+    return (
+        f"reward {number(row['reward'], '.3f')}  prompts with signal {number(row['groups/with_signal'], '.0%')}",
+        f"entropy {number(row['entropy'], '.3f')}  length {number(row['completions/mean_length'], '.1f')}  "
+        f"{speed:,.0f} tokens/s",
     )
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Step = Annotated[int | None, typer.Option(help="Step; the newest by default.")]
+Step = Annotated[int | None, typer.Option(min=0, help="Step; the newest by default.")]
 
 
 def groups(
     run: RunFolder,
     step: Step = None,
-    split: Annotated[str, typer.Option(help="train or validation.")] = "train",
-    count: Annotated[int, typer.Option("--count", "-n", help="Groups to show.")] = 3,
+    split: Annotated[Literal["train", "validation"], typer.Option(help="Which questions.")] = "train",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Groups to show.")] = 3,
     json: AsJson = False,
 ) -> None:
-    """Read a step's answers in the terminal, best and worst paid first."""
+    """Read a step's answers in the terminal, best paid first; the groups that can teach come first."""
     from cupola.cli import show
     from cupola.workflows.answers import read_groups
 
@@ -53,17 +53,17 @@ def watch(
     export: Annotated[Path | None, typer.Option(help="File to write; RUN/report.html by default.")] = None,
 ) -> None:
     """Write the run's report: one HTML file that opens from disk."""
-    from cupola.cli import show
+    from cupola.cli import finish
 
-    typer.echo(show.report(run, export))
+    typer.echo(f"wrote {finish.report(run, export)}")
 
 
 def eval_(
     target: Annotated[str, typer.Argument(help="Run folder (base against trained), or a model with --recipe.")],
     recipe: Annotated[Path | None, typer.Option(help="Recipe whose questions and reward judge a lone model.")] = None,
     step: Step = None,
-    questions: Annotated[int | None, typer.Option(help="Test questions.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Sampled answers per question.")] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="Test questions.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Sampled answers per question.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for a lone model's evals/.")] = Path("evaluation"),
     json: AsJson = False,
 ) -> None:

@@ -1,178 +1,161 @@
-"""Printing: results as tables for people, or as JSON."""
+"""Printing: results for people, or as JSON. Text that a policy wrote never reaches the terminal as it is."""
 
 from __future__ import annotations
 
-import json as json_module
+import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from cupola.cli.plain import plain
 from cupola.cli.progress import number
 from cupola.core.catalogue import wording
 from cupola.core.records import Finding, RunFolderError
-from cupola.core.runlog import RunReader
-from cupola.watch.diagnosis import Diagnosis, diagnose_run, exit_code
+from cupola.watch.diagnosis import Diagnosis
 
 console = Console(highlight=False, soft_wrap=True)
 
 
-def result(value: Mapping[str, Any], text: str, as_json: bool) -> None:
-    """One JSON object or one line."""
-    print(json_module.dumps(value, ensure_ascii=False, indent=1, default=str) if as_json else text)
+def as_json(value: object) -> None:
+    """A JSON value in ASCII: control characters, and those that turn the line around, are escaped."""
+    print(json.dumps(value, indent=1, default=str))
+
+
+def lines(*texts: str, style: str | None = None) -> None:
+    """Plain lines."""
+    for text in texts:
+        console.print(text, markup=False, style=style)
 
 
 def say(quiet: bool) -> Callable[[str], None]:
     """Where a workflow tells what it is doing."""
-    return (lambda text: None) if quiet else lambda text: console.print(text, markup=False)
+    return (lambda text: None) if quiet else lines
 
 
-def finish(trained: Any, evaluate: bool, as_json: bool) -> None:
-    """After training: evaluate if the recipe asks, diagnose, write the report, and say where everything is."""
-    from cupola.workflows.evaluate import evaluate_run
-
-    if trained.state == "finished" and evaluate:
-        summary = evaluate_run(trained.folder, say(as_json))
-        if not as_json:
-            evaluation(summary, False)
-    found = diagnose_run(RunReader(trained.folder))
-    path = report(trained.folder, None)
-    value = {"run": str(trained.folder), "state": trained.state, "step": trained.step, "report": str(path)}
-    if as_json:
-        result({**value, "findings": [vars(finding) for finding in found.findings]}, "", True)
-    else:
-        diagnosis(found, False)
-        console.print(f"{trained.state} at step {trained.step}; run folder: {trained.folder}", markup=False)
-        console.print(f"report: {path}", markup=False)
-    if trained.state != "finished":
-        hint = f"continue with: cupola resume {trained.folder}"
-        raise SystemExit(_stopped(trained.state, hint, as_json))
-    raise SystemExit(exit_code(found.findings))
-
-
-def _stopped(state: str, hint: str, as_json: bool) -> int:
-    if not as_json:
-        console.print(hint, markup=False)
-    return 3 if state in ("paused", "stopped") else 1
-
-
-def report(run: Path, out: Path | None) -> Path:
-    """Write the HTML report with the run's findings in words."""
-    from cupola.dashboard import FindingText, export
-
-    found = diagnose_run(RunReader(run)).findings
-    texts = []
-    for finding in found:
-        words = wording(finding.name, finding.values, finding.steps)
-        texts.append(FindingText(words.title, finding.severity, finding.steps, words.see, words.means, words.do))
-    return export(run, out, texts)
-
-
-def diagnosis(found: Diagnosis, as_json: bool) -> None:
-    """Findings, gravest first: what you see, what it probably means, what to do."""
-    if as_json:
-        print(json_module.dumps({"findings": [_finding(f) for f in found.findings]}, ensure_ascii=False, indent=1))
-        return
-    if not found.findings:
-        console.print("no finding", markup=False)
+def diagnosis(found: Diagnosis, json_wanted: bool) -> None:
+    """Findings, gravest first: what you see, what it probably means, what to do; then what could not be judged."""
+    if json_wanted:
+        return as_json(diagnosis_record(found))
+    lines(*([] if found.findings else ["no finding"]))
     for finding in found.findings:
         words = wording(finding.name, finding.values, finding.steps)
         first, last = finding.steps
-        console.print(f"\n{finding.severity}: {words.title} (steps {first} to {last})", markup=False, style="bold")
-        for label, text in (("you see", words.see), ("it means", words.means), ("do", words.do)):
-            console.print(f"  {label + ':':<9} {text}", markup=False)
+        lines(f"\n{finding.severity}: {words.title} (steps {first} to {last})", style="bold")
+        lines(f"  you see   {words.see}", f"  it means  {words.means}", f"  do        {words.do}")
     if found.gaps:
-        lacking = "; ".join(f"{gap.detector} ({gap.key}: {gap.found} of {gap.needed} points)" for gap in found.gaps)
-        console.print(f"\ncould not judge: {lacking}", markup=False, style="dim")
+        lines("\ncould not be judged:", style="dim")
+    for gap in found.gaps:
+        lines(f"  {gap.detector:<28} {gap.found} of {gap.needed} points of {gap.key}", style="dim")
+
+
+def diagnosis_record(found: Diagnosis) -> dict[str, Any]:
+    """Findings in numbers and words, and the detectors that could not judge."""
+    return {"findings": [_finding(each) for each in found.findings], "gaps": [vars(gap) for gap in found.gaps]}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    words = wording(finding.name, finding.values, finding.steps)
-    return {**vars(finding), "title": words.title, "see": words.see, "means": words.means, "do": words.do}
+    return {**vars(finding), **vars(wording(finding.name, finding.values, finding.steps))}
 
 
-def evaluation(summary: Mapping[str, Any], as_json: bool) -> None:
+def evaluation(summary: Mapping[str, Any], json_wanted: bool) -> None:
     """The arms side by side, their differences with intervals, and the verdict on the gain."""
     from cupola.prove.evaluation import points, table
 
-    if as_json:
-        print(json_module.dumps(summary, ensure_ascii=False, indent=1))
-        return
-    rows = table(summary)
+    if json_wanted:
+        return as_json(summary)
     shown = Table(title=f"{summary['questions']} {summary['split']} questions", title_justify="left")
     for heading in ["", *summary["arms"]]:
         shown.add_column(heading)
-    for row in rows:
+    for row in table(summary):
         shown.add_row(*row)
     console.print(shown)
-    for difference in summary["differences"]:
-        console.print(f"{difference['name']}: {points(difference)} points", markup=False)
+    lines(*(f"{difference['name']}: {points(difference)} points" for difference in summary["differences"]))
     if verdict := summary["verdict"]:
-        console.print(f"verdict: {verdict['word'] or 'undecided'}: {verdict['reason']}", markup=False, style="bold")
+        lines(f"verdict: {verdict['word'] or 'undecided'}: {verdict['reason']}", style="bold")
 
 
-def groups(found: Mapping[str, Any], as_json: bool) -> None:
-    """A step's groups: the prompt once, then its answers, best paid first. Control characters are shown escaped."""
-    if as_json:
-        print(json_module.dumps(found, ensure_ascii=False, indent=1))
-        return
+def groups(found: Mapping[str, Any], json_wanted: bool) -> None:
+    """A step's groups: the prompt once, then its answers, best paid first."""
+    if json_wanted:
+        return as_json(found)
     for group in found["groups"]:
-        console.print(f"\nstep {found['step']} {found['split']}, {group['state']}", style="bold", markup=False)
-        console.print(f"prompt: {_plain(group['prompt'])}", markup=False)
-        console.print(f"answer: {_plain(group['answer'] or 'none')}", markup=False)
-        for row in group["rollouts"]:
-            head = (
+        rows = group["rollouts"]
+        right = sum(row["correct"] is True for row in rows)
+        state = group["state"].replace("_", " ")
+        lines(f"\nstep {found['step']}, {found['split']}: {state}, {right} of {len(rows)} right", style="bold")
+        lines(f"prompt: {plain(group['prompt'])}", f"answer: {plain(group['answer'] or 'none')}")
+        for row in rows:
+            lines(
                 f"  reward {number(row['reward'], '.3g'):>5}  advantage {number(row['advantage'], '+.2f'):>6}  "
-                f"{row['n_tokens']:>4} tokens, {row['finish_reason']}, {row['verdict.status']}"
+                f"{row['n_tokens']:>4} tokens, {row['finish_reason']}, {row['verdict.status']}: "
+                f"{plain(row['completion'])}"
             )
-            console.print(Text(head), Text(_plain(row["completion"])))
 
 
-def _plain(text: str) -> str:
-    """Text that cannot command the terminal: all but printable characters and spaces are escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def ledger(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> None:
+def ledger(rows: Sequence[Mapping[str, Any]], title: str, json_wanted: bool) -> None:
     """Every update's terms, then in words what they say and which denominators have no stated reason."""
     if not rows:
         raise RunFolderError(f"{title}: the ledger has no row")
-    if as_json:
-        print(json_module.dumps(rows, ensure_ascii=False, indent=1))
-        return
-    shown = Table(title=title, title_justify="left")
-    for heading in ("update", "term", "formula", "value", "rollouts", "tokens", "prompts", "left out", "forwarded"):
-        shown.add_column(heading)
+    if json_wanted:
+        return as_json(rows)
+    lines(title)
     for row in rows:
-        counted, out = row["counted"], ", ".join(f"{n} {why}" for why, n in row["excluded"].items())
-        numbers = [counted["rollouts"], counted["tokens"], counted["prompts"]]
-        forwarded = f"{row['forwarded']} of {row['forwarded'] + row['skipped']}"
-        shown.add_row(
-            str(row["update"]), row["term"], row["formula"], str(row["value"]), *map(str, numbers), out, forwarded
+        out = ", ".join(f"{n} {why}" for why, n in row["excluded"].items()) or "nothing"
+        counted = ", ".join(f"{n} {name}" for name, n in row["counted"].items())
+        lines(
+            f"update {row['update']}, {row['term']}: {row['formula']}; the shared part is {row['value']}",
+            f"  counted {counted}; left out {out}; "
+            f"forwarded {row['forwarded']} of {row['forwarded'] + row['skipped']} rollouts",
         )
-    console.print(shown)
     for term in {row["term"]: row for row in rows}.values():
-        console.print(f"\n{term['term']}: {term['rule']}", style="bold", markup=False)
-        for sentence in term["words"]:
-            console.print(f"  {sentence}", markup=False)
-        console.print(
-            f"  why: {term['why'] or 'no reason is given (objective.why.' + term['term'] + ')'}", markup=False
-        )
+        lines(f"\n{term['term']}: {term['rule']}", style="bold")
+        lines(*(f"  {sentence}" for sentence in term["words"]))
+        lines(f"  why: {term['why'] or 'no reason is given (objective.why.' + term['term'] + ')'}")
 
 
-def preflight(found: Mapping[str, Any], as_json: bool) -> None:
-    """The look at step 0."""
-    lines = [f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}" for key, value in found.items()]
-    result(found, "\n".join(lines), as_json)
+def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
+    """The look at step 0, and that nothing was written."""
+    if json_wanted:
+        return as_json(found)
+    model, data = found["model"], found["data"]
+    verdicts = [f"{found[key]} {key[7:]}" for key in found if key.startswith("verify/")]
+    parts = [
+        f"{key[8:-5]} {number(found[key], '.3f')}" for key in found if key.startswith("rewards/") and "mean" in key
+    ]
+    many = "made by the task as they are needed" if data["train"] is None else _questions(data)
+    lines(
+        f"model: {model['source']}, {model['parameters']:,} parameters, CPU threads: {model['threads']}",
+        f"questions: {many}",
+        f"step 0, {found['prompts']} prompts, {found['completions']} answers:",
+        f"  reward {number(found['reward'], '.3f')} ({', '.join(parts)}); right {number(found['correct/mean'], '.1%')}",
+        f"  verdicts: {', '.join(verdicts)}",
+        f"  prompts with signal {found['groups/with_signal']:.0%}; dead groups {found['groups/dead']:.0%} "
+        f"(all right {found['groups/dead_right']:.0%}, all wrong {found['groups/dead_wrong']:.0%})",
+        f"  length {number(found['completions/mean_length'], '.1f')} tokens, "
+        f"{number(found['completions/clipped_ratio'], '.0%')} cut; entropy {number(found['entropy'], '.3f')}",
+        f"  sampling takes {found['sampling_seconds_per_step']:.2g} s per step ({found['tokens_per_second']:,.0f} "
+        f"tokens/s), memory {found['peak_memory_gb']:.2g} GB; the update is not included",
+        "nothing was written",
+    )
 
 
-def doctor(found: Mapping[str, Any], as_json: bool) -> None:
+def _questions(data: Mapping[str, Any]) -> str:
+    left_out = f"{data['dropped_duplicates']} duplicates and {len(data['bad_gold'])} unreadable answers left out"
+    return f"{data['train']} for training, {data['validation']} for validation; {left_out}"
+
+
+def doctor(found: Mapping[str, Any], json_wanted: bool) -> None:
     """One line a fact."""
-    lines = []
+    if json_wanted:
+        return as_json(found)
     for key, value in found.items():
-        inner = value.items() if isinstance(value, Mapping) else [("", value)]
-        lines += [f"{key}{'.' + name if name else ''}: {fact}" for name, fact in inner]
-    result(found, "\n".join(lines), as_json)
+        if isinstance(value, Mapping):
+            lines(key, *(f"  {name:<16} {_fact(fact)}" for name, fact in value.items()))
+        else:
+            lines(f"{key:<18} {_fact(value)}")
+
+
+def _fact(value: object) -> str:
+    return "none" if value is None else str(value)

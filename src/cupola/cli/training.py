@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE.toml... [a.b=value...]", help="Files, then overrides.")]
+Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE.toml [a.b=value]", help="Files, then overrides.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and sample once, but write nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -31,44 +31,48 @@ def init(
 
 def train(recipe: Recipes, dry_run: DryRun = False, json: AsJson = False) -> None:
     """Train a recipe with validation, live diagnosis and a report."""
-    from cupola.cli import progress, show
     from cupola.core.config import load_recipe
+
+    settings, provenance = load_recipe(*split_arguments(recipe))  # before torch, so that a slip shows at once
+    from cupola.cli import finish, progress, show
     from cupola.workflows.preflight import preflight
     from cupola.workflows.train import train_recipe
 
-    files, overrides = split_arguments(recipe)
-    settings, provenance = load_recipe(files, overrides)
     if dry_run:
         show.preflight(preflight(settings), json)
         return
     with progress.bar(settings.run.steps, quiet=json) as view:
         trained = train_recipe(settings, provenance, [view], view.finding)
-    show.finish(trained, evaluate=settings.evaluation.at_end, as_json=json)
+    raise typer.Exit(finish.finish(trained, settings.evaluation.at_end, json))
 
 
-def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], json: AsJson = False) -> None:
+def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], json: AsJson = False) -> None:
     """Continue a run from its last checkpoint."""
-    from cupola.cli import progress, show
     from cupola.core.config import load_recipe
     from cupola.core.runlog import RunReader
-    from cupola.workflows.train import resume_run
 
     settings, _ = load_recipe([RunReader(run).layout.recipe])
+    from cupola.cli import finish, progress
+    from cupola.workflows.train import resume_run
+
     with progress.bar(settings.run.steps, quiet=json) as view:
         trained = resume_run(run, [view], view.finding)
-    show.finish(trained, evaluate=settings.evaluation.at_end, as_json=json)
+    raise typer.Exit(finish.finish(trained, settings.evaluation.at_end, json))
 
 
 def sft(recipe: Recipes, json: AsJson = False) -> None:
     """Supervised cold start: train on (prompt, target) pairs and write a model folder."""
-    from cupola.cli import progress, show
     from cupola.core.config import SftRecipe, load
+
+    settings, _ = load(*split_arguments(recipe), SftRecipe)
+    from cupola.cli import progress, show
     from cupola.workflows.cold_start import cold_start
 
-    files, overrides = split_arguments(recipe)
-    settings, _ = load(files, overrides, SftRecipe)
     folder = cold_start(settings, progress.losses(settings.training.steps, quiet=json))
-    show.result({"model": str(folder)}, f"wrote {folder}", json)
+    if json:
+        show.as_json({"model": str(folder)})
+    else:
+        show.lines(f'wrote {folder}; use it as model.source = "{folder}"')
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[Path], list[str]]:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,8 @@ def _run(
         try:
             action = train(run, position)
         except BaseException as error:
-            attempt_ended(writer, "failed", f"{type(error).__name__}: {error}")
+            with suppress(RunFolderError):  # a full disk fails this record too; the first error is the one to report
+                attempt_ended(writer, "failed", f"{type(error).__name__}: {error}")
             raise
         state = _state(action, interrupted())
     attempt_ended(writer, state, None)

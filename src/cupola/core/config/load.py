@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -36,27 +36,27 @@ def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tupl
     for path in paths:
         table, lines = _read(path)
         _merge(merged, table)
-        origin.update({key: f"{path}:{line}" for key, line in lines.items()})
+        origin.update({key: _at(path, lines, key) for key, _ in _walk(table)})
     for override in overrides:
         key, value = _parse_override(override)
         _set(merged, key, value)
-        origin[key] = "command line"
+        origin.update({name: "command line" for name, _ in _walk(value, key)})
     recipe = validate(merged, kind, origin)
-    return recipe, _provenance(recipe, origin)
+    return recipe, _provenance(recipe, merged, origin)
 
 
 def validate(values: Mapping[str, Any], kind: type[M], origin: Mapping[str, str] | None = None) -> M:
-    """The validated model, or a RecipeError of one line for the first fault."""
+    """The validated model, or a RecipeError of one line for the first fault; `origin` tells where a key stands."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        place = (origin or {}).get(key) or next(
-            (at for name, at in (origin or {}).items() if key and name.startswith(f"{key}.")), ""
-        )
-        text = f"{place + ': ' if place else ''}{key or 'recipe'}: {_fault(first, kind)}"
-        raise RecipeError(text) from error
+        key = _key(first, values)
+        fault = _fault(first, kind)
+        if len(key.split(".")) < len(first["loc"]):  # no member of a union fits; pydantic complains of each in turn
+            fault = f"is of a type that does not fit, got {first['input']!r:.80}"
+        parts = (_place(key, fault, origin or {}), key, fault)
+        raise RecipeError(": ".join(part for part in parts if part)) from error
 
 
 def dump(recipe: BaseModel) -> str:
@@ -66,7 +66,7 @@ def dump(recipe: BaseModel) -> str:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -85,12 +85,35 @@ def _line_numbers(text: str) -> dict[str, int]:
         if many := re.match(r"\s*\[\[\s*([\w.-]+)\s*\]\]", line):
             index = counts.get(many[1], 0)
             counts[many[1]], table = index + 1, f"{many[1]}.{index}."
+            lines[table[:-1]] = number
         elif one := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
             table = f"{one[1]}."
             lines[one[1]] = number
         elif key := re.match(r"\s*([\w.-]+)\s*=", line):
             lines[table + key[1]] = number
     return lines
+
+
+def _at(path: Path, lines: Mapping[str, int], key: str) -> str:
+    """`file:line` of a key, or of the nearest table around it whose line is known."""
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return f"{path}:{lines[key]}" if key else str(path)
+
+
+def _walk(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Each dotted key below `key` with its value, the tables themselves included; `reward.0` is a list's first."""
+    yield key, value
+    for name, inner in _inner(value):
+        yield from _walk(inner, f"{key}.{name}" if key else name)
+
+
+def _inner(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        return [(str(index), each) for index, each in enumerate(value)]
+    return []
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -115,53 +138,85 @@ def _set(table: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     here: Any = table
     for part in parents:
-        here = here[int(part)] if isinstance(here, list) else here.setdefault(part, {})
+        here = _entry(here, part, key) if isinstance(here, list) else here.setdefault(part, {})
         if not isinstance(here, dict | list):
             raise RecipeError(f"{key}: {part} is a value, not a table")
     if isinstance(here, list):
+        _entry(here, last, key)
         here[int(last)] = value
     else:
         here[last] = value
 
 
+def _entry(entries: list[Any], index: str, key: str) -> Any:
+    """The entry of a list such as `reward`, which overrides count from 0."""
+    if not index.isdecimal() or int(index) >= len(entries):
+        raise RecipeError(f"{key}: {index} is none of the {len(entries)} entries, which count from 0")
+    return entries[int(index)]
+
+
+def _key(error: Any, values: Any) -> str:
+    """The dotted key that is at fault, without what pydantic adds for the members of a union."""
+    found: list[str] = []
+    for part in error["loc"]:
+        inside = part in values if isinstance(values, dict) else isinstance(values, list) and part in range(len(values))
+        if not inside and error["type"] != "missing":
+            break
+        found.append(str(part))
+        values = values[part] if inside else None
+    return ".".join(found)
+
+
+def _place(key: str, fault: str, origin: Mapping[str, str]) -> str:
+    """Where the fault stands: at a key below `key` that it names, else at `key` or the nearest table around it."""
+    inside = f"{key}." if key else ""
+    below = {name: name.removeprefix(inside) for name in origin if name.startswith(inside) and name != key}
+    named = [name for name, short in below.items() if re.search(rf"\b{re.escape(short)}\b", fault)]
+    if not named and key not in origin:
+        named = list(below)[:1]
+    if named:
+        return origin[max(named, key=len)]
+    while key and key not in origin:
+        key = key.rpartition(".")[0]
+    return origin.get(key, "")
+
+
 def _fault(error: Any, kind: type[BaseModel]) -> str:
+    *section, name = map(str, error["loc"] or ("",))
     if error["type"] == "extra_forbidden":
-        name = str(error["loc"][-1])
-        near = difflib.get_close_matches(name, _siblings(kind, error["loc"][:-1]), n=1)
-        return f"unknown key{f'; did you mean {near[0]}?' if near else ''}"
+        return f"unknown key; {_hint('.'.join(s for s in section if not s.isdecimal()), name, _known(kind))}"
     if error["type"] == "missing":
         return "is missing"
+    if error["type"] == "model_type":
+        return f"is a table of keys, got {error['input']!r:.80}"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return message
-    return f"{message[0].lower()}{message[1:]}, got {error['input']!r}"
+    return f"{message[0].lower()}{message[1:]}, got {error['input']!r:.80}"
 
 
-def _siblings(kind: type[BaseModel], loc: Sequence[Any]) -> list[str]:
-    here: Any = kind
-    for part in loc:
-        if isinstance(part, str):
-            annotation = here.model_fields[part].annotation
-            inner = getattr(annotation, "__args__", (annotation,))
-            here = next(a for a in inner if isinstance(a, type) and issubclass(a, BaseModel))
-    return list(here.model_fields)
+def _hint(section: str, name: str, known: Sequence[str]) -> str:
+    """The nearest key of the section, else a key of that name in another, else all of the section."""
+    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section]
+    near = difflib.get_close_matches(name, siblings, n=1) or [key for key in known if key.endswith(f".{name}")]
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(siblings)}"
 
 
-def _provenance(recipe: BaseModel, origin: Mapping[str, str]) -> Provenance:
-    found: Provenance = {}
-    preset = getattr(getattr(recipe, "objective", None), "preset", None)
-
-    def walk(value: Any, key: str) -> None:
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                walk(inner, f"{key}.{name}" if key else name)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for index, inner in enumerate(value):
-                walk(inner, f"{key}.{index}")
-        else:
-            from_preset = key.startswith("objective.") and key.split(".")[1] in PRESETS.get(preset or "", {})
-            fallback = f"preset {preset}" if from_preset else "default"
-            found[key] = origin.get(key, fallback)
-
-    walk(recipe.model_dump(mode="json"), "")
+def _known(kind: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key of a model; entries of a list bear no number."""
+    found: list[str] = []
+    for name, field in kind.model_fields.items():
+        found.append(prefix + name)
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                found += _known(inner, f"{prefix}{name}.")
     return found
+
+
+def _provenance(recipe: BaseModel, given: Mapping[str, Any], origin: Mapping[str, str]) -> Provenance:
+    """Where each leaf of the recipe came from: its origin if it was given, else its preset or the default."""
+    preset = getattr(getattr(recipe, "objective", None), "preset", "")
+    fallback = {f"objective.{name}": f"preset {preset}" for name in PRESETS.get(preset, ())}
+    set_by_user = {key for key, _ in _walk(given)}
+    leaves = [key for key, value in _walk(recipe.model_dump(mode="json")) if not _inner(value)]
+    return {key: origin[key] if key in set_by_user else fallback.get(key, "default") for key in leaves}

@@ -10,16 +10,19 @@ from cupola.core.config.presets import PRESETS
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Loose = Annotated[float, Field(strict=False, ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Run(Section):
-    name: str = Field("run", description="Folder name under `folder`; a run never shares a folder.")
+    name: str = Field(
+        "run", pattern=r"^\w[\w .-]*$", description="Folder name under `folder`; a run never shares a folder."
+    )
     folder: str = Field("runs", description="Where run folders stand.")
     seed: int = Field(0, description="Seed of sampling and of the order of prompts.")
     steps: PositiveInt = Field(100, description="Sample-and-update steps.")
@@ -56,8 +59,8 @@ class SamplingSection(Section):
     prompts_per_step: PositiveInt = Field(32, description="Prompts drawn per step.")
     group_size: PositiveInt = Field(8, description="Completions per prompt (G).")
     max_tokens: PositiveInt = Field(256, description="Longest completion in tokens; longer is cut, reason `length`.")
-    temperature: Annotated[float, Field(strict=False, gt=0)] = Field(1.0, description="Sampling temperature.")
-    top_p: Annotated[float, Field(strict=False, gt=0, le=1)] = Field(1.0, description="Must be 1: see `top_k`.")
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Must be 1: see `top_k`.")
     top_k: Annotated[int, Field(ge=0)] = Field(
         0, description="Must be 0: a cut distribution is not the one whose gradient is taken."
     )
@@ -77,7 +80,7 @@ class SamplingSection(Section):
 class Reward(Section):
     name: str = Field(description="Label of this part in metrics (`rewards/<name>/mean`) and in rollouts.")
     kind: Literal["exact", "numeric", "pattern", "function"] = Field(description="Which verifier.")
-    weight: Annotated[float, Field(strict=False)] = Field(1.0, description="Factor of this part in the total reward.")
+    weight: float = Field(1.0, description="Factor of this part in the total reward.")
     role: Literal["correctness", "format", "other"] | None = Field(
         None, description="`correctness` decides right and wrong; by default the first part that is no pattern."
     )
@@ -85,9 +88,9 @@ class Reward(Section):
     pattern: str | None = Field(None, description="`pattern` only: the whole completion must match it.")
     path: str | None = Field(None, description="`function` only: `package.module:name` or `file.py:name`.")
     ignore_case: bool = Field(False, description="`exact` only: compare without regard to case.")
-    tolerance: Loose = Field(0.0, description="`numeric` only: largest absolute difference; 0 compares exactly.")
+    tolerance: NotNegative = Field(0.0, description="`numeric` only: largest absolute difference; 0 compares exactly.")
     optional: bool = Field(False, description="A skipped verdict of this part adds nothing instead of voiding the sum.")
-    correct_at: Annotated[float, Field(strict=False)] = Field(1.0, description="Least score that counts as right.")
+    correct_at: float = Field(1.0, description="Least score that counts as right.")
     on_error: Literal["stop", "unscorable"] = Field("stop", description="What a raising reward function does.")
 
     @model_validator(mode="after")
@@ -114,18 +117,18 @@ class Objective(Section):
     preset: str = Field("grpo", description="Named set of the decisions below.")
     baseline: Literal["group_mean", "none"] = Field("group_mean", description="b in A = (r - b) / s.")
     scale: Literal["group_std", "none"] = Field("group_std", description="s in A = (r - b) / s.")
-    scale_epsilon: Loose = Field(1e-4, description="Added to the group's standard deviation.")
+    scale_epsilon: NotNegative = Field(1e-4, description="Added to the group's standard deviation.")
     ratio: Literal["token"] = Field("token", description="Level of the importance ratio.")
-    clip_low: Loose = Field(0.2, description="The ratio is clipped below at 1 - clip_low.")
-    clip_high: Loose = Field(0.2, description="The ratio is clipped above at 1 + clip_high (clip-higher: 0.28).")
+    clip_low: NotNegative = Field(0.2, description="The ratio is clipped below at 1 - clip_low.")
+    clip_high: NotNegative = Field(0.2, description="The ratio is clipped above at 1 + clip_high (clip-higher: 0.28).")
     denominator: Denominator = Field("sequence_mean", description="The policy term's denominator rule.")
     kl_denominator: Denominator | None = Field(None, description="The KL term's; by default the policy term's.")
     entropy_denominator: Denominator | None = Field(None, description="The entropy term's; by default the policy's.")
     scope: Literal["update", "batch"] = Field("update", description="What a denominator counts over.")
     count_dead: bool = Field(True, description="Whether dead groups' rollouts stay in the denominators' counts.")
-    beta: Loose = Field(0.0, description="KL coefficient; 0 loads no reference model.")
+    beta: NotNegative = Field(0.0, description="KL coefficient; 0 loads no reference model.")
     kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Estimator of KL(policy, reference).")
-    entropy_coef: Loose = Field(0.0, description="Entropy bonus coefficient c_H.")
+    entropy_coef: NotNegative = Field(0.0, description="Entropy bonus coefficient c_H.")
     why: Why = Field(default_factory=Why, description="Reasons for the denominators.")
 
     @model_validator(mode="before")
@@ -147,12 +150,12 @@ class Objective(Section):
 
 class Optim(Section):
     name: str = Field("adamw", description="Optimiser: a class of torch.optim, by name in any case.")
-    learning_rate: Annotated[float, Field(strict=False, gt=0)] = Field(1e-6, description="Peak learning rate.")
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="Adam's decay rates.")
-    weight_decay: Loose = Field(0.0, description="Decoupled weight decay.")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-6, description="Peak learning rate.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), strict=False, description="Adam's decay rates.")
+    weight_decay: NotNegative = Field(0.0, description="Decoupled weight decay.")
     schedule: str = Field("linear", description="Schedule by transformers' name (linear, cosine, constant, ...).")
     warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="Optimiser steps of linear warm-up.")
-    max_grad_norm: Annotated[float, Field(strict=False, gt=0)] = Field(1.0, description="Gradient clipping norm.")
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Gradient clipping norm.")
     minibatches: PositiveInt = Field(1, description="Optimiser steps one pass over a batch is cut into.")
     epochs: PositiveInt = Field(1, description="Passes over each batch.")
     micro_tokens: PositiveInt = Field(16384, description="Padded tokens per forward; changes memory, not the gradient.")
@@ -172,7 +175,7 @@ class Evaluation(Section):
     samples: PositiveInt = Field(16, description="Sampled answers per question and arm.")
     dev_questions: PositiveInt = Field(200, description="Other questions, on which the best temperature is chosen.")
     dev_samples: PositiveInt = Field(4, description="Answers per dev question and temperature.")
-    temperatures: list[Annotated[float, Field(strict=False, gt=0)]] = Field(
+    temperatures: list[Annotated[float, Field(gt=0)]] = Field(
         default_factory=lambda: [0.3, 0.5, 0.7, 1.0], description="Candidates beside greedy for the base's best."
     )
 
@@ -227,7 +230,7 @@ class SftRecipe(Section):
         heads: PositiveInt = Field(4, description="Attention heads of a new model.")
         intermediate_size: PositiveInt = Field(128, description="Feed-forward width of a new model.")
         context: PositiveInt = Field(128, description="Longest sequence of a new model in tokens.")
-        initializer_range: Loose = Field(0.02, description="Standard deviation of a new model's initial weights.")
+        initializer_range: NotNegative = Field(0.02, description="Standard deviation of a new model's initial weights.")
         alphabet: str = Field("0123456789", description="Characters of a new model, one token each.")
 
     class Training(Section):

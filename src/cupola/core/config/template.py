@@ -60,7 +60,7 @@ def starting_recipe(data: str | None, model: str, reward: str | None) -> str:
         "run": {"name": "my-run", "steps": 100},
         "model": {"source": model},
         "data": {"task": "arithmetic"} if data is None else {"file": data, "chat": model != "embedded"},
-        "sampling": {"prompts_per_step": 8, "group_size": 8, "max_tokens": 64 if data is None else 256},
+        "sampling": {"prompts_per_step": 8, "group_size": 8, "max_tokens": 44 if model == "embedded" else 256},
         "objective": {"preset": "dr_grpo"},
         "optim": {"learning_rate": 5e-4 if model == "embedded" else 1e-6, "warmup_steps": 5},
     }

@@ -58,7 +58,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():
+            temporary.unlink()
         raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 

@@ -34,13 +34,7 @@ class RunReader:
         """run.json, or an empty mapping where the folder was made from metrics alone."""
         if not self.layout.manifest.exists():
             return {}
-        try:
-            value = json.loads(self.layout.manifest.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise RunFolderError(f"{self.layout.manifest}: not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise RunFolderError(f"{self.layout.manifest}: not a JSON object")
-        return value
+        return read_json(self.layout.manifest)
 
     def metrics(self, split: str | None = None) -> list[Row]:
         """Metrics rows by step, of one split or of all."""
@@ -79,7 +73,7 @@ class RunReader:
     def evals(self) -> dict[str, Row]:
         """Summaries of evaluations by their id, oldest first."""
         found = sorted(self.layout.evals.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
-        return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in found}
+        return {path.parent.name: read_json(path) for path in found}
 
     def timeline(self) -> dict[str, dict[int, float | None]]:
         """Share of right sampled validation answers per question and validated step, from step 0."""
@@ -93,6 +87,14 @@ class RunReader:
             for prompt, right in answers.items():
                 table.setdefault(prompt, {})[step] = sum(right) / len(right) if right else None
         return table
+
+
+def read_json(path: Path) -> Row:
+    """The object of a JSON file. Raises RunFolderError naming it where it holds none."""
+    try:
+        return _object(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: not a JSON object: {error}") from error
 
 
 def read_jsonl(path: Path) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from cupola.core.records import Finding, Group, Outcome, Prompt, Receipt, RunFolderError
 from cupola.core.runlog.folder import Layout, write_bytes, write_json, write_text
+from cupola.core.runlog.read import read_parquet
 from cupola.core.runlog.rows import rollout_rows
 
 
@@ -28,7 +30,7 @@ class RunWriter:
 
     @classmethod
     def create(cls, root: Path, manifest: Mapping[str, Any], recipe_toml: str) -> RunWriter:
-        """A new run folder. Raises RunFolderError if the folder exists: a run never shares one."""
+        """A new run folder. Raises RunFolderError if it exists, or leaves none behind if it cannot be written."""
         layout = Layout(root)
         try:
             layout.root.mkdir(parents=True)
@@ -40,8 +42,12 @@ class RunWriter:
         except OSError as error:
             raise RunFolderError(f"{root}: cannot be created: {error.strerror or error}") from error
         writer = cls(layout, attempt=0)
-        write_text(layout.recipe, recipe_toml)
-        writer.manifest(manifest)
+        try:
+            write_text(layout.recipe, recipe_toml)
+            writer.manifest(manifest)
+        except RunFolderError:
+            shutil.rmtree(layout.root)
+            raise
         return writer
 
     def manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -73,7 +79,7 @@ class RunWriter:
 
     def _add_prompts(self, prompts: Sequence[Prompt]) -> None:
         if not self._prompts and self.layout.prompts.exists():
-            for row in pq.read_table(self.layout.prompts).to_pylist():
+            for row in read_parquet(self.layout.prompts):
                 self._prompts[row["prompt_id"]] = Prompt(row["prompt"], row["answer"], id=row["prompt_id"])
         new = {p.id: p for p in prompts if p.id not in self._prompts}
         if new:
@@ -85,7 +91,10 @@ class RunWriter:
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as a zstd parquet file, written whole or not at all. Text that is not valid Unicode is escaped."""
     buffer = io.BytesIO()
-    table = pa.Table.from_pylist([{key: _clean(value) for key, value in row.items()} for row in rows])
+    try:
+        table = pa.Table.from_pylist([{key: _clean(value) for key, value in row.items()} for row in rows])
+    except pa.ArrowException as error:
+        raise RunFolderError(f"{path}: cannot be written: {' '.join(str(error).split())}") from error
     pq.write_table(table, buffer, compression="zstd")
     write_bytes(path, buffer.getvalue())
 

@@ -19,7 +19,7 @@ from cupola.core.records import Content, DataError, ModelError, Prompt
 transformers_logging.disable_progress_bar()
 
 #: SHA-256 of the weights of the policy that ships with the package (see recipes/embedded-sft.toml).
-EMBEDDED_DIGEST = "02fb6d86018045365f8fd4ed5f82d1d49134a19622f52bb32328f2c7544a3634"
+EMBEDDED_DIGEST = "a36c216a41560677fe9b37cd10b3635b7a3e047a0ee6aaa29da54ae692141970"
 EMBEDDED = Path(__file__).parent / "embedded"
 
 #: Models up to this many parameters run fastest on one CPU thread: the work per operation is less than a wake-up.

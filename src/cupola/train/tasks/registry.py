@@ -10,6 +10,7 @@ from typing import Protocol
 from cupola.core.records import DataError, Prompt, RecipeError, Split
 from cupola.train.tasks.arithmetic import Arithmetic
 from cupola.train.tasks.splits import derive, split_of
+from cupola.train.tasks.sums import Sums
 
 Option = bool | int | float | str | list[int]
 
@@ -30,7 +31,7 @@ class Task(Protocol):
 
 
 #: Name to a maker, which takes `data.options` and raises RecipeError for one it does not know.
-TASKS: dict[str, Callable[[Mapping[str, Option]], Task]] = {"arithmetic": Arithmetic.of}
+TASKS: dict[str, Callable[[Mapping[str, Option]], Task]] = {"arithmetic": Arithmetic.of, "sums": Sums.of}
 
 
 def make_task(name: str, options: Mapping[str, Option]) -> Task:

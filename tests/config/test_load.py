@@ -1,0 +1,225 @@
+"""From TOML files and overrides to a recipe: what is merged, where each value came from, what is refused and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cupola.core.config import SftRecipe, dump, load, load_recipe
+from cupola.core.records import RecipeError
+
+RECIPE = """\
+[run]
+steps = 7
+
+[data]
+task = "arithmetic"
+options = {levels = [1, 2], wrong_digit = 0.5}
+
+[[reward]]
+name = "right"
+kind = "exact"
+
+[[reward]]
+name = "form"
+kind = "pattern"
+pattern = 'a+'
+weight = 0
+
+[objective]
+preset = "dr_grpo"
+clip_high = 0.28
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("my.toml")
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def refused(paths: list[Path], *overrides: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(paths, overrides)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_every_value_tells_where_it_came_from(recipe: Path) -> None:
+    loaded, origin = load_recipe([recipe], ["sampling.group_size=4", "reward.0.extract=#(.*)"])
+
+    assert loaded.run.steps == 7
+    assert loaded.sampling.group_size == 4
+    assert loaded.reward[0].extract == "#(.*)"
+    assert origin["run.steps"] == "my.toml:2"
+    assert origin["data.options.levels"] == "my.toml:6"
+    assert origin["data.options.wrong_digit"] == "my.toml:6"
+    assert origin["reward.0.name"] == "my.toml:9"
+    assert origin["reward.1.weight"] == "my.toml:16"
+    assert origin["reward.0.weight"] == "default"
+    assert origin["sampling.group_size"] == "command line"
+    assert origin["reward.0.extract"] == "command line"
+    assert origin["objective.clip_high"] == "my.toml:20"
+    assert origin["objective.denominator"] == "preset dr_grpo"
+    assert origin["objective.count_dead"] == "default"
+    assert origin["optim.betas"] == "default"
+
+
+def test_preset_gives_values_and_yields_to_the_recipe(recipe: Path) -> None:
+    loaded, _ = load_recipe([recipe])
+    assert (loaded.objective.scale, loaded.objective.denominator, loaded.objective.beta) == ("none", "constant", 0.0)
+    assert (loaded.objective.clip_low, loaded.objective.clip_high) == (0.2, 0.28)
+
+    other, origin = load_recipe([recipe], ["objective.preset=grpo", "objective.beta=0"])
+    assert (other.objective.scale, other.objective.denominator) == ("group_std", "sequence_mean")
+    assert (other.objective.beta, origin["objective.beta"]) == (0.0, "command line")
+    assert (other.objective.kl_estimator, origin["objective.kl_estimator"]) == ("k3", "preset grpo")
+
+
+def test_later_files_win_key_by_key_but_replace_lists_whole(recipe: Path) -> None:
+    over = Path("over.toml")
+    over.write_text('[run]\nseed = 3\n[[reward]]\nname = "other"\nkind = "numeric"\n', encoding="utf-8")
+
+    loaded, origin = load_recipe([recipe, over])
+
+    assert (loaded.run.steps, loaded.run.seed) == (7, 3)
+    assert [part.name for part in loaded.reward] == ["other"]
+    assert origin["run.steps"] == "my.toml:2"
+    assert origin["run.seed"] == "over.toml:2"
+    assert origin["reward.0.name"] == "over.toml:4"
+    assert origin["reward.0.pattern"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("run.name=a-b", "a-b"),
+        ('run.name="quoted"', "quoted"),
+        ("run.seed=-3", -3),
+        ("data.chat=true", True),
+        ("optim.learning_rate=1e-3", 0.001),
+        ("optim.learning_rate=1", 1.0),
+        ("sampling.stop=['\\n', 'x']", ["\\n", "x"]),
+        ("model.source=org/name", "org/name"),
+    ],
+)
+def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, value: object) -> None:
+    loaded, origin = load_recipe([recipe], [override])
+    key = override.partition("=")[0]
+    section, name = key.split(".")
+    assert getattr(getattr(loaded, section), name) == value
+    assert origin[key] == "command line"
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("sampling.grupsize=3", "command line: sampling.grupsize: unknown key; did you mean group_size?"),
+        ("sampl.group_size=3", "command line: sampl: unknown key; did you mean sampling?"),
+        ("group_size=3", "command line: group_size: unknown key; did you mean sampling.group_size?"),
+        ("run.group_size=3", "command line: run.group_size: unknown key; did you mean sampling.group_size?"),
+        ("reward.1.patern=x", "command line: reward.1.patern: unknown key; did you mean pattern?"),
+        ("objective.why.policies=x", "command line: objective.why.policies: unknown key; did you mean policy?"),
+        ("diagnosis.qqq=3", "command line: diagnosis.qqq: unknown key; there are on_warning"),
+        ("run.steps=many", "command line: run.steps: input should be a valid integer, got 'many'"),
+        ("run.steps=0", "command line: run.steps: input should be greater than or equal to 1, got 0"),
+        ("run.name=../x", "command line: run.name: string should match pattern '^\\w[\\w .-]*$', got '../x'"),
+        ("optim.learning_rate='1'", "command line: optim.learning_rate: input should be a valid number, got '1'"),
+        ("optim.learning_rate=inf", "command line: optim.learning_rate: input should be a finite number, got inf"),
+        ("optim.betas=[0.9, 1]", "command line: optim.betas.1: input should be less than 1, got 1"),
+        ("reward.0.weight=true", "command line: reward.0.weight: input should be a valid number, got True"),
+        ("data.options.levels=['a']", "command line: data.options.levels: is of a type that does not fit, got ['a']"),
+        ("model=3", "command line: model: is a table of keys, got 3"),
+        ("model.dtype=fp8", "command line: model.dtype: input should be 'float32', 'bfloat16' or 'float64', got 'fp8'"),
+        ("objective.preset=gpro", "command line: objective: unknown preset 'gpro'; there are dr_grpo, grpo"),
+        ("reward.2.weight=1", "reward.2.weight: 2 is none of the 2 entries, which count from 0"),
+        ("reward.right.weight=1", "reward.right.weight: right is none of the 2 entries, which count from 0"),
+        ("run.steps.more=1", "run.steps.more: steps is a value, not a table"),
+        ("=1", "'=1': an override is written key.subkey=value"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_by_key(recipe: Path, override: str, text: str) -> None:
+    assert refused([recipe], override) == text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("steps = 7", "setps = 7", "my.toml:2: run.setps: unknown key; did you mean steps?"),
+        ("steps = 7", 'steps = "7"', "my.toml:2: run.steps: input should be a valid integer, got '7'"),
+        ("weight = 0", "wieght = 0", "my.toml:16: reward.1.wieght: unknown key; did you mean weight?"),
+        ('name = "form"', "", "my.toml:12: reward.1.name: is missing"),
+        ("pattern = 'a+'", "", "my.toml:14: reward.1: kind = 'pattern' needs `pattern`"),
+        ("levels = [1, 2]", "levels = {a = 1}", "my.toml:6: data.options.levels: is of a type that does not fit"),
+        ("[run]", "[rnu]", "my.toml:1: rnu: unknown key; did you mean run?"),
+        ('name = "form"', 'name = "right"', "my.toml: two reward parts have the same name"),
+        ('task = "arithmetic"', "", "my.toml:4: data: give exactly one of data.task and data.file"),
+        ("clip_high = 0.28", "clip_low = 1.5", "my.toml:20: objective: clip_low > 1 would clip the ratio below"),
+    ],
+)
+def test_a_fault_in_a_file_is_named_by_line(recipe: Path, old: str, new: str, text: str) -> None:
+    assert RECIPE.count(old) == 1
+    recipe.write_text(RECIPE.replace(old, new), encoding="utf-8")
+    assert refused([recipe]).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["sampling.group_size=1"], "command line: sampling.group_size = 1 leaves a group baseline nothing to compare"),
+        (["sampling.top_p=0.9"], "command line: sampling: top_p < 1 or top_k > 0 cut the distribution"),
+        (["sampling.top_k=50"], "command line: sampling: top_p < 1 or top_k > 0 cut the distribution"),
+        (["data.file=q.jsonl"], "my.toml:5: data: give exactly one of data.task and data.file"),
+        (["objective.clip_low=1.01"], "command line: objective: clip_low > 1 would clip the ratio below at a negative"),
+        (["optim.minibatches=257"], "command line: optim.minibatches is larger than the number of rollouts of a step"),
+    ],
+)
+def test_contradictions_are_refused(recipe: Path, overrides: list[str], text: str) -> None:
+    assert refused([recipe], *overrides).startswith(text)
+
+
+def test_group_size_one_is_allowed_without_a_group_baseline(recipe: Path) -> None:
+    loaded, _ = load_recipe([recipe], ["sampling.group_size=1", "objective.baseline=none"])
+    assert loaded.sampling.group_size == 1
+
+
+def test_faults_of_the_file_itself(recipe: Path) -> None:
+    assert refused([Path("none.toml")]) == "none.toml: no such recipe"
+    recipe.write_text("[run]\nsteps = = 7\n", encoding="utf-8")
+    assert refused([recipe]) == "my.toml: not TOML: Invalid value (at line 2, column 9)"
+    recipe.write_bytes(b"[run]\nname = '\xff'\n")
+    assert refused([recipe]).startswith("my.toml: cannot be read: ")
+    recipe.write_text("", encoding="utf-8")
+    assert refused([recipe]) == "my.toml: data: is missing"
+
+
+def test_a_byte_order_mark_is_no_fault(recipe: Path) -> None:
+    recipe.write_text(RECIPE, encoding="utf-8-sig")
+    loaded, _ = load_recipe([recipe])
+    assert loaded.run.steps == 7
+
+
+def test_dump_is_a_recipe_of_the_same_values(recipe: Path) -> None:
+    loaded, _ = load_recipe([recipe], ["objective.why.policy=it is 'so'", "sampling.stop=['\"', '\\n']"])
+    written = Path("resolved.toml")
+    written.write_text(dump(loaded), encoding="utf-8")
+
+    again, origin = load_recipe([written])
+
+    assert again == loaded
+    assert origin["objective.denominator"].startswith("resolved.toml:")
+    assert dump(again) == dump(loaded)
+
+
+def test_supervised_recipe_has_its_own_keys(recipe: Path) -> None:
+    recipe.write_text('output = "m"\n[data]\ntask = "arithmetic"\n', encoding="utf-8")
+    loaded, origin = load([recipe], ["training.steps=5"], SftRecipe)
+    assert (loaded.output, loaded.training.steps) == ("m", 5)
+    assert origin["output"] == "my.toml:1"
+    with pytest.raises(RecipeError, match=r"my\.toml: output: is missing"):
+        recipe.write_text('[data]\ntask = "arithmetic"\n', encoding="utf-8")
+        load([recipe], [], SftRecipe)

@@ -1,0 +1,75 @@
+"""The commented recipe: it parses as written, and every default it shows is one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cupola.core.config import Recipe, commented, load_recipe, starting_recipe
+from cupola.core.records import RecipeError
+
+CASES = {
+    "task": (None, "embedded", None),
+    "file": ("q.jsonl", "./model", None),
+    "function": ("q.csv", "org/name", "rewards.py:mine"),
+}
+COMMENTED_KEY = re.compile(r"# (\w+) = ")
+
+
+def parse(folder: Path, text: str) -> Recipe:
+    path = folder / "made.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_recipe([path])[0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_starting_recipe_parses_and_its_comments_are_true(tmp_path: Path, case: str) -> None:
+    text = starting_recipe(*CASES[case])
+    made = parse(tmp_path, text)
+    lines = text.splitlines()
+    with_value = [n for n, line in enumerate(lines) if COMMENTED_KEY.match(line) and not line.endswith("= ...")]
+    assert len(with_value) > 40
+    for number in with_value:
+        freed = [*lines[:number], lines[number].removeprefix("# "), *lines[number + 1 :]]
+        assert parse(tmp_path, "\n".join(freed)) == made, lines[number]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_starting_recipe_shows_every_key_once_with_its_meaning(case: str) -> None:
+    text = starting_recipe(*CASES[case])
+    for section in ("run", "model", "data", "sampling", "objective", "optim", "validation", "evaluation", "diagnosis"):
+        body = re.search(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", text, re.S | re.M)
+        assert body is not None
+        keys = re.findall(r"^(?:# )?(\w+) = ", body[1], re.M)
+        assert keys == list(Recipe.model_fields[section].annotation.model_fields)  # type: ignore[union-attr]
+        assert len(re.findall(r"^# [^=]+[.:]?$", body[1], re.M)) >= len(keys) // 2
+
+
+def test_starting_recipe_takes_what_the_user_brings(tmp_path: Path) -> None:
+    made = parse(tmp_path, starting_recipe("q.csv", "org/name", "rewards.py:mine"))
+    assert (made.data.file, made.data.chat, made.model.source) == ("q.csv", True, "org/name")
+    assert (made.reward[0].kind, made.reward[0].path) == ("function", "rewards.py:mine")
+    own = parse(tmp_path, starting_recipe(None, "embedded", None))
+    assert (own.data.task, own.reward[0].kind) == ("arithmetic", "exact")
+
+
+def test_comments_follow_the_preset(tmp_path: Path) -> None:
+    values = {"data": {"task": "arithmetic"}, "objective": {"preset": "grpo", "beta": 0.0}}
+    text = commented(values, [{"name": "a", "kind": "exact"}])
+    assert "# denominator = \"sequence_mean\"\n" in text
+    assert "\nbeta = 0.0\n" in text
+    assert parse(tmp_path, text).objective.beta == 0.0
+
+
+def test_text_that_toml_must_quote_survives(tmp_path: Path) -> None:
+    hostile = 'a "quoted" \\ back\\slash\nline\t#[x]'
+    text = commented({"data": {"task": "arithmetic", "system": hostile}}, [{"name": "a", "kind": "exact"}])
+    assert parse(tmp_path, text).data.system == hostile
+
+
+def test_a_key_without_a_default_cannot_be_freed_by_mistake(tmp_path: Path) -> None:
+    text = starting_recipe(None, "embedded", None).replace("# system = ...", "system = ...")
+    with pytest.raises(RecipeError, match="not TOML"):
+        parse(tmp_path, text)

@@ -1,0 +1,43 @@
+"""Nothing outgrows a screen, and nothing is silenced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sizes import oversized, sources, suppressions
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("part", ["src", "scripts", "tests"])
+def test_functions_and_files_fit_a_screen(part: str) -> None:
+    assert sources(ROOT / part)
+    assert oversized(ROOT / part) == []
+
+
+@pytest.mark.parametrize("part", ["src", "scripts"])
+def test_no_comment_silences_a_gate(part: str) -> None:
+    assert suppressions(ROOT / part) == []
+
+
+def body(lines: int) -> str:
+    return "\n".join(["    pass"] * lines)
+
+
+def test_the_limits_are_exact(tmp_path: Path) -> None:
+    (tmp_path / "fits.py").write_text(f'def f(a, b, c, d, e, g, *, h):\n    """Not\n    counted."""\n{body(59)}\n')
+    (tmp_path / "long.py").write_text(f"def f():\n{body(60)}\n")
+    (tmp_path / "wide.py").write_text("class C:\n    def f(self, a, b, c, d, e, g, *, h, i): ...\n")
+    (tmp_path / "tall.py").write_text("x = 1\n" * 401)
+    assert oversized(tmp_path) == [
+        "long.py:1: f has 61 lines, at most 60",
+        "tall.py:1: 401 lines in the file, at most 400",
+        "wide.py:2: f has 8 parameters, at most 7",
+    ]
+
+
+def test_a_silencing_comment_is_found_and_a_text_that_only_speaks_of_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text('x = "# noqa"\n')
+    (tmp_path / "quiet.py").write_text("import os  # noqa: F401\ny: int = ''  # type: ignore[assignment]\n")
+    assert suppressions(tmp_path) == ["quiet.py:1: # noqa: F401", "quiet.py:2: # type: ignore[assignment]"]

@@ -1,0 +1,82 @@
+"""Prompts to groups: order, identity and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cupola.core.records import Completion, Prompt, Receipt, Rollout, Sampling, Verdict
+from cupola.train.rollout import Collector, derive_seed
+
+SAMPLING = Sampling(max_tokens=4)
+
+
+class Echo:
+    """A sampler that answers with the prompt and the completion's number, and remembers its seeds."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def generate(self, prompts: Sequence[Prompt], n: int, sampling: Sampling, seed: int) -> list[list[Completion]]:
+        self.seeds.append(seed)
+        zeros = np.zeros(1, dtype=np.float32)
+        return [
+            [Completion(f"{p.text}/{i}", np.array([i]), zeros, zeros, "stop", 0) for i in range(n)] for p in prompts
+        ]
+
+    def logprobs(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], temperature: float
+    ) -> list[np.ndarray]:
+        return [completion.logps for completion in completions]
+
+    def publish(self, version: int) -> Receipt:
+        return Receipt(version, 0, 0.0, "echo")
+
+
+def score(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
+    """The reward is the step; the verdict names the prompt it was asked about."""
+    return [
+        Rollout(c, {"echo": Verdict(1.0, "ok", extracted=p.text)}, float(step), True)
+        for p, c in zip(prompts, completions, strict=True)
+    ]
+
+
+def test_every_completion_stays_with_its_prompt() -> None:
+    groups = Collector(Echo(), score, seed=0).collect(7, [Prompt("a"), Prompt("b")], 3, SAMPLING)
+    assert [group.id for group in groups] == ["000007-train-0000", "000007-train-0001"]
+    for group, text in zip(groups, "ab", strict=True):
+        assert group.prompt.text == text
+        assert [r.completion.text for r in group.rollouts] == [f"{text}/{i}" for i in range(3)]
+        assert [r.verdicts["echo"].extracted for r in group.rollouts] == [text] * 3
+        assert group.rewards == [7.0] * 3
+
+
+def test_split_and_suffix_stand_in_the_group_id() -> None:
+    (group,) = Collector(Echo(), score, seed=0).collect(0, [Prompt("a")], 1, SAMPLING, "validation", "greedy")
+    assert group.id == "000000-validation-0000-greedy"
+    assert group.split == "validation"
+
+
+def test_each_step_split_and_suffix_draws_with_a_seed_of_its_own() -> None:
+    sampler = Echo()
+    collector = Collector(sampler, score, seed=5)
+    for step, split, suffix in [(1, "train", ""), (2, "train", ""), (1, "validation", ""), (1, "validation", "greedy")]:
+        collector.collect(step, [Prompt("a")], 1, SAMPLING, split, suffix)
+    Collector(sampler, score, seed=6).collect(1, [Prompt("a")], 1, SAMPLING)
+    assert len(set(sampler.seeds)) == 5
+    collector.collect(1, [Prompt("a")], 1, SAMPLING)
+    assert sampler.seeds[-1] == sampler.seeds[0]
+
+
+@settings(deadline=None)
+@given(st.integers(), st.sampled_from(["train", "validation", "test"]), st.integers(0, 10**9))
+def test_seeds_fit_a_generator(seed: int, split: str, step: int) -> None:
+    assert 0 <= derive_seed(seed, split, step) < 2**63
+
+
+def test_seeds_do_not_overlap_between_runs() -> None:
+    """Sums such as seed + step would: run 1 at step 2 is run 2 at step 1."""
+    assert len({derive_seed(seed, "train", step) for seed in range(50) for step in range(50)}) == 2500
