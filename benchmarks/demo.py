@@ -49,7 +49,11 @@ def main() -> None:
     if load > 0.5:
         sys.exit(f"the machine is busy (load {load:.1f}); figures would mean nothing")
     seconds, gigabytes = demo()
-    figures = [("training", seconds, 240, "s"), ("peak memory", gigabytes, 2, "GB"), ("--help", help_seconds(), 0.5, "s")]
+    figures = [
+        ("training", seconds, 240, "s"),
+        ("peak memory", gigabytes, 2, "GB"),
+        ("--help", help_seconds(), 0.5, "s"),
+    ]
     for name, value, budget, unit in figures:
         print(f"{name:<12} {value:7.2f} {unit}   budget {budget} {unit}   {'ok' if value <= budget else 'OVER'}")
     sys.exit(0 if all(value <= budget for _, value, budget, _ in figures) else 1)

@@ -8,17 +8,21 @@ import pytest
 from sizes import oversized, sources, suppressions
 
 ROOT = Path(__file__).parents[2]
+CODE = [part for part in ("src", "scripts", "examples", "tests") if sources(ROOT / part)]
 
 
-@pytest.mark.parametrize("part", ["src", "scripts", "tests"])
+@pytest.mark.parametrize("part", CODE)
 def test_functions_and_files_fit_a_screen(part: str) -> None:
-    assert sources(ROOT / part)
     assert oversized(ROOT / part) == []
 
 
-@pytest.mark.parametrize("part", ["src", "scripts"])
+@pytest.mark.parametrize("part", sorted({*CODE} - {"tests"}))
 def test_no_comment_silences_a_gate(part: str) -> None:
     assert suppressions(ROOT / part) == []
+
+
+def test_the_code_is_where_it_is_looked_for() -> None:
+    assert {"src", "scripts", "tests"} <= {*CODE}
 
 
 def body(lines: int) -> str:

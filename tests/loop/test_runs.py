@@ -51,12 +51,12 @@ TRAIN_KEYS = """
     groups/with_signal groups/no_signal groups/unscorable groups/dead groups/dead_right groups/dead_wrong
     groups/distinct_answers tokens/spent tokens/wasted used/reward used/entropy used/completions/mean_length
     sampling/sampling_logp_difference/mean sampling/sampling_logp_difference/max sampler/version
-""".split()
+"""
 
 
 def test_the_metrics_of_a_step(reader: RunReader) -> None:
     for row in reader.metrics("train"):
-        assert set(TRAIN_KEYS) <= set(row)
+        assert set(TRAIN_KEYS.split()) <= set(row)
         assert row["sampling/sampling_logp_difference/max"] < 1e-4
         assert row["tokens/wasted"] == 0  # a KL and an entropy term forward everything
         assert row["learning_rate"] > 0

@@ -1,0 +1,80 @@
+"""Checkpoints: complete or absent, and exact."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from loop_parts import mixed_groups, recipe, tiny_policy
+
+from cupola.core.records import RunFolderError
+from cupola.train.loop import Learner, Position, load_checkpoint, save_checkpoint
+
+ADAMW = {"name": "adamw", "learning_rate": 0.01, "schedule": "linear"}
+
+
+def learner(seed: int = 0) -> Learner:
+    return Learner(tiny_policy(seed, torch.float32), None, recipe(optim=ADAMW))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    folder = tmp_path / "step-000001"
+    one = learner()
+    one.update(mixed_groups())
+    save_checkpoint(folder, one, Position(1, 99))
+    return folder
+
+
+def test_an_update_after_loading_is_the_one_that_would_have_come(saved: Path) -> None:
+    straight, resumed = learner(), learner(seed=5)
+    straight.update(mixed_groups())
+    assert load_checkpoint(saved, resumed) == Position(1, 99)
+    assert (resumed.planned, resumed.version) == (1, 1)
+    for one in (straight, resumed):
+        one.update(mixed_groups())
+    for a, b in zip(straight.policy.model.parameters(), resumed.policy.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_global_generators_are_put_back(tmp_path: Path) -> None:
+    one = learner()
+    save_checkpoint(tmp_path / "c", one, Position())
+    drawn = random.random(), np.random.normal(), float(torch.rand(()))
+    load_checkpoint(tmp_path / "c", one)
+    assert (random.random(), np.random.normal(), float(torch.rand(()))) == drawn
+
+
+def test_a_checkpoint_replaces_an_older_one_of_its_step(saved: Path) -> None:
+    save_checkpoint(saved, learner(), Position(1, 7))
+    assert load_checkpoint(saved, learner()).num_tokens == 7
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "optimizer.pt", "rng.pt"])
+@pytest.mark.parametrize("harm", ["missing", "torn", "empty"])
+def test_a_checkpoint_that_cannot_be_read_is_named(saved: Path, file: str, harm: str) -> None:
+    path = saved / file
+    data = path.read_bytes()
+    path.unlink()
+    if harm != "missing":
+        path.write_bytes(data[: len(data) // 2] if harm == "torn" else b"")
+    with pytest.raises(RunFolderError, match=rf"{saved}: checkpoint cannot be read"):
+        load_checkpoint(saved, learner())
+
+
+def test_a_checkpoint_of_another_model_is_refused(saved: Path) -> None:
+    one = learner()
+    one.policy.model.model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(RunFolderError, match="another model"):
+        load_checkpoint(saved, one)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="checkpoint cannot be written"):
+        save_checkpoint(tmp_path / "file" / "step-000001", learner(), Position())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
