@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cupola_process import SMALL, Cupola, Ended, run, warm_context
 
+
 @pytest.fixture(scope="session")
 def cupola() -> Cupola:
     """Run a command line in a folder."""

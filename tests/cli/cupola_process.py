@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 #: Rooms that the commands import when they run.
-WARM = ["cupola.cli.finish", "cupola.workflows.preflight", "cupola.workflows.cold_start", "cupola.workflows.answers"]
+WARM = [
+    "cupola.cli.finish",
+    "cupola.workflows.train",
+    "cupola.workflows.preflight",
+    "cupola.workflows.evaluate",
+    "cupola.workflows.cold_start",
+    "cupola.workflows.answers",
+]
 
 
 #: Seconds that a command may take.
@@ -90,7 +97,7 @@ def warm_context() -> ForkServerContext:
 
 
 def run(context: ForkServerContext, arguments: list[str], folder: Path, room: int | None = None) -> Ended:
-    """`cupola ARGUMENTS` with `folder` as working directory; no file may grow beyond `room` bytes, as on a full disk."""
+    """`cupola ARGUMENTS` with `folder` as working directory; no file may exceed `room` bytes, as on a full disk."""
     out, err = folder / ".stdout", folder / ".stderr"
     process = context.Process(target=_child, args=(arguments, str(folder), str(out), str(err), room))
     process.start()

@@ -1,4 +1,4 @@
-"""Each line of bad input: one line of error that names the file, key or row, its exit code, and nothing half-written."""
+"""Bad input: one line of error that names the file, key or row, its exit code, and nothing half-written."""
 
 from __future__ import annotations
 
@@ -36,12 +36,18 @@ def own(work: Path) -> Path:
 
 def refused(cupola: Cupola, folder: Path, *overrides: str, code: int = 1) -> str:
     """The error of `cupola train small.toml OVERRIDES`, which writes nothing."""
-    before = sorted(folder.rglob("*"))
+    before = standing(folder)
     done = cupola(folder, "train", "small.toml", *overrides)
     assert done.code == code, done
     assert done.out == ""
-    assert [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts] == before
+    assert standing(folder) == before
     return done.error()
+
+
+def standing(folder: Path) -> list[str]:
+    """What stands in a folder, but for Python's cache and the shelf `runs` itself."""
+    paths = [path.relative_to(folder) for path in sorted(folder.rglob("*"))]
+    return [str(path) for path in paths if "__pycache__" not in path.parts and path != Path("runs")]
 
 
 @pytest.mark.parametrize(
@@ -133,13 +139,6 @@ def test_prompt_longer_than_the_context(cupola: Cupola, own: Path) -> None:
     assert "shorten it or lower sampling.max_tokens" in error
 
 
-def test_prompt_that_is_no_valid_text(cupola: Cupola, own: Path) -> None:
-    (own / "q.jsonl").write_text(
-        (own / "q.jsonl").read_text(encoding="utf-8") + '{"prompt": "1+\\ud83d=", "answer": "2"}\n', encoding="utf-8"
-    )
-    assert "prompt" in refused(cupola, own, *OWN)
-
-
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -152,12 +151,11 @@ def test_prompt_that_is_no_valid_text(cupola: Cupola, own: Path) -> None:
 )
 def test_reward_function_at_step_0(cupola: Cupola, own: Path, body: str, text: str) -> None:
     (own / "mine.py").write_text(f"def mine(completions, **_):\n    {body}\n", encoding="utf-8")
-    before = sorted(path.name for path in own.iterdir())
+    before = standing(own)
     done = cupola(own, "train", "small.toml", *OWN, *FUNCTION, "validation.samples=4")
     assert done.code == 1
     assert done.error().startswith(f"reward 'correct' (mine.py:mine): {text}")
-    assert not list(own.glob("runs/*"))
-    assert [path.name for path in sorted(own.iterdir()) if path.name not in ("runs", "__pycache__")] == before
+    assert standing(own) == before
 
 
 @pytest.mark.parametrize("path", ["mine.py", "none.py:mine", "mine.py:miner", "broken.py:mine"])
@@ -245,25 +243,34 @@ def test_a_torn_last_line_is_passed_over_and_a_broken_one_named(cupola: Cupola, 
     assert after.error().startswith(f"runs/r/metrics.jsonl:{number}: not a JSON object: ")
 
 
-@pytest.mark.parametrize(
-    ("room", "named", "left"),
-    [
-        (500, "runs/r/recipe.toml: cannot be written: File too large", []),
-        (8_000, "runs/r/", []),  # the first rollouts, or the checkpoint at step 0
-        (700_000, "runs/r/checkpoints/step-000001: checkpoint cannot be written: ", ["r"]),  # Adam's state does not fit
-    ],
-)
-def test_full_disk(cupola: Cupola, work: Path, room: int, named: str, left: list[str]) -> None:
+@pytest.mark.parametrize("room", [500, 8_000])  # the recipe does not fit; rollouts or the checkpoint do not
+def test_disk_that_is_full_from_the_start(cupola: Cupola, work: Path, room: int) -> None:
+    before = standing(work)
     done = cupola(work, "train", "small.toml", room=room)
     assert done.code == 1
-    assert done.error().startswith(named)
-    assert sorted(path.name for path in work.glob("runs/*")) == left
-    assert [path for path in work.rglob("*.tmp")] == []
-    if left:
-        assert RunReader(work / "runs" / "r").manifest()["state"] == "failed"
-        resumed = cupola(work, "resume", "runs/r")
-        assert (resumed.code, resumed.err) == (0, "")
-        assert [row["step"] for row in RunReader(work / "runs" / "r").metrics("train")] == [1, 2]
+    assert re.match(r"runs/r/\S+: (checkpoint )?cannot be written: ", done.error())
+    assert standing(work) == before
+
+
+def test_disk_that_fills_up_keeps_the_record_and_the_run_goes_on(cupola: Cupola, own: Path) -> None:
+    mine = "import resource\n\ndef mine(completions, trainer_state, **_):\n{}    return [1.0] * len(completions)\n"
+    fill = (
+        "    if trainer_state.global_step == 2:\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
+    )
+    (own / "mine.py").write_text(mine.format(fill), encoding="utf-8")
+    done = cupola(own, "train", "small.toml", *OWN, *FUNCTION)
+    assert done.code == 1
+    assert re.match(r"runs/r/\S+: cannot be written: File too large$", done.error())
+    reader = RunReader(own / "runs" / "r")
+    assert [row["step"] for row in reader.metrics()] == [0, 1, 1]
+    assert reader.rollout_steps() == [0, 1]
+    assert not list(own.rglob("*.tmp"))
+
+    (own / "mine.py").write_text(mine.format(""), encoding="utf-8")
+    resumed = cupola(own, "resume", "runs/r")
+    assert (resumed.code, resumed.err) == (0, "")
+    assert [(row["step"], row["attempt"]) for row in reader.metrics("train")] == [(1, 0), (2, 1)]
 
 
 def test_export_to_a_place_that_cannot_be_written(cupola: Cupola, finished: Path) -> None:

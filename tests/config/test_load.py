@@ -220,6 +220,6 @@ def test_supervised_recipe_has_its_own_keys(recipe: Path) -> None:
     loaded, origin = load([recipe], ["training.steps=5"], SftRecipe)
     assert (loaded.output, loaded.training.steps) == ("m", 5)
     assert origin["output"] == "my.toml:1"
+    recipe.write_text('[data]\ntask = "arithmetic"\n', encoding="utf-8")
     with pytest.raises(RecipeError, match=r"my\.toml: output: is missing"):
-        recipe.write_text('[data]\ntask = "arithmetic"\n', encoding="utf-8")
         load([recipe], [], SftRecipe)

@@ -60,7 +60,7 @@ def test_starting_recipe_takes_what_the_user_brings(tmp_path: Path) -> None:
 def test_comments_follow_the_preset(tmp_path: Path) -> None:
     values = {"data": {"task": "arithmetic"}, "objective": {"preset": "grpo", "beta": 0.0}}
     text = commented(values, [{"name": "a", "kind": "exact"}])
-    assert "# denominator = \"sequence_mean\"\n" in text
+    assert '# denominator = "sequence_mean"\n' in text
     assert "\nbeta = 0.0\n" in text
     assert parse(tmp_path, text).objective.beta == 0.0
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +81,26 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> N
     with pytest.raises(RunFolderError, match="checkpoint cannot be written"):
         save_checkpoint(tmp_path / "file" / "step-000001", learner(), Position())
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: what a full disk does, at a place of our choosing."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("full_at", ["config.json", "model.safetensors", "optimizer.pt"])
+def test_a_full_disk_leaves_the_older_checkpoint(saved: Path, full_at: str) -> None:
+    """The files are written in this order, and each is larger than the one before."""
+    one = learner()
+    load_checkpoint(saved, one)
+    room = {path.name: path.stat().st_size - 1 for path in saved.iterdir()}[full_at]
+    with room_for(room), pytest.raises(RunFolderError, match="checkpoint cannot be written"):
+        save_checkpoint(saved, one, Position(1, 7))
+    assert load_checkpoint(saved, one).num_tokens == 99
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cupola.cli import show
 from cupola.core.catalogue import wording
 from cupola.core.runlog import RunReader
 from cupola.dashboard import FindingText, export
 from cupola.watch.diagnosis import Diagnosis, diagnose_run, exit_code
-from cupola.workflows.evaluate import evaluate_run
-from cupola.workflows.train import Trained
+
+if TYPE_CHECKING:  # its module loads torch, and `cupola watch` needs none
+    from cupola.workflows.train import Trained
 
 
 def finish(trained: Trained, evaluate: bool, as_json: bool) -> int:
     """Judge and print what training left; the exit code that the process should end with."""
-    asked = evaluate and trained.state == "finished"
-    summary = evaluate_run(trained.folder, show.say(as_json)) if asked else None
+    summary = None
+    if evaluate and trained.state == "finished":
+        from cupola.workflows.evaluate import evaluate_run
+
+        summary = evaluate_run(trained.folder, show.say(as_json))
     found = diagnose_run(RunReader(trained.folder))
     page = report(trained.folder, None, found)
     if as_json:

@@ -19,7 +19,7 @@ def groups(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Groups to show.")] = 3,
     json: AsJson = False,
 ) -> None:
-    """Read a step's answers in the terminal, best paid first; the groups that can teach come first."""
+    """Read a step's answers in the terminal, best and worst paid first; the groups that can teach come first."""
     from cupola.cli import show
     from cupola.workflows.answers import read_groups
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +14,8 @@ from cupola.cli.progress import number
 from cupola.core.catalogue import wording
 from cupola.core.records import Finding, RunFolderError
 from cupola.watch.diagnosis import Diagnosis
+
+T = TypeVar("T")
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -77,7 +79,7 @@ def evaluation(summary: Mapping[str, Any], json_wanted: bool) -> None:
 
 
 def groups(found: Mapping[str, Any], json_wanted: bool) -> None:
-    """A step's groups: the prompt once, then its answers, best paid first."""
+    """A step's groups: the prompt once, then its answers: best paid, worst paid, second best, and so on."""
     if json_wanted:
         return as_json(found)
     for group in found["groups"]:
@@ -86,12 +88,17 @@ def groups(found: Mapping[str, Any], json_wanted: bool) -> None:
         state = group["state"].replace("_", " ")
         lines(f"\nstep {found['step']}, {found['split']}: {state}, {right} of {len(rows)} right", style="bold")
         lines(f"prompt: {plain(group['prompt'])}", f"answer: {plain(group['answer'] or 'none')}")
-        for row in rows:
+        for row in from_both_ends(rows):
             lines(
                 f"  reward {number(row['reward'], '.3g'):>5}  advantage {number(row['advantage'], '+.2f'):>6}  "
                 f"{row['n_tokens']:>4} tokens, {row['finish_reason']}, {row['verdict.status']}: "
                 f"{plain(row['completion'])}"
             )
+
+
+def from_both_ends(rows: Sequence[T]) -> list[T]:
+    """First, last, second, last but one, and so on to the middle."""
+    return [rows[-1 - place // 2] if place % 2 else rows[place // 2] for place in range(len(rows))]
 
 
 def ledger(rows: Sequence[Mapping[str, Any]], title: str, json_wanted: bool) -> None:
