@@ -87,9 +87,7 @@ def _run(
     live = LiveDiagnosis(
         parts.recipe.model_dump(mode="json"),
         lambda step, finding: _found(writer, on_finding, step, finding),
-        [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step]
-        if position.step
-        else [],
+        [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step],
     )
     with interrupts() as interrupted:
         run = Run(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cupola.core.config import Recipe
-from cupola.core.records import Group, Outcome
+from cupola.core.records import Group, GroupState, Outcome
 from cupola.train.ledger import Weighted, ledger_row
 from cupola.train.loop.plan import Batch, Plan
 from cupola.train.rollout import Metrics, mean
@@ -71,7 +71,7 @@ def outcomes(batch: Batch, groups: Sequence[Group], tally: Tally, used: set[int]
             weight_share=float(weight[i]) / total if total > 0 else None,
             logp_old=tally.logp_old[i].float().numpy() if i in tally.logp_old else None,
             used=i in used,
-            discard_reason=None if i in used else _discard_reason(batch, i),
+            discard_reason=None if i in used else _discard_reason(batch, i, groups[g].state),
         )
         found[groups[g].id].append(outcome)
     return found
@@ -101,12 +101,12 @@ def update_metrics(batch: Batch, groups: Sequence[Group], tally: Tally, passes: 
     return found
 
 
-def _discard_reason(batch: Batch, i: int) -> str:
-    if not batch.scored[i]:
+def _discard_reason(batch: Batch, i: int, state: GroupState) -> str:
+    if not batch.scored[i] or state == "unscorable":
         return "unscorable"
     if batch.lengths[i] == 0:
         return "no_tokens"
-    return "dead_group" if batch.dead[i] else "zero_advantage"
+    return "dead_group" if state == "dead" else "zero_advantage"
 
 
 def _sampler_gap(groups: Sequence[Group], tally: Tally) -> Metrics:

@@ -8,10 +8,12 @@ import random
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from cupola.core.records import RunFolderError
@@ -44,9 +46,9 @@ def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(temporary, folder)
-    except OSError as error:
+    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk, in three libraries' words
         shutil.rmtree(temporary, ignore_errors=True)
-        raise RunFolderError(f"{folder}: checkpoint cannot be written: {error.strerror or error}") from error
+        raise RunFolderError(f"{folder}: checkpoint cannot be written: {error}") from error
 
 
 def load_checkpoint(folder: Path, learner: Learner) -> Position:
@@ -56,7 +58,7 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
         weights = load_file(folder / "model.safetensors")
         optimizer = torch.load(folder / "optimizer.pt", weights_only=True)
         rng = torch.load(folder / "rng.pt", weights_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
         raise RunFolderError(f"{folder}: checkpoint cannot be read: {error}") from error
     missing, unexpected = learner.policy.model.load_state_dict(weights, strict=False)
     if unexpected or any(name not in _tied(learner) for name in missing):

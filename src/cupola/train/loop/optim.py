@@ -13,13 +13,16 @@ from transformers import get_scheduler
 from cupola.core.config import Optim
 from cupola.core.records import RecipeError
 
+#: The abstract one, and those that want a closure, matrices alone, or sparse gradients.
+UNFIT = ("Optimizer", "LBFGS", "Muon", "SparseAdam")
+
 
 def build_optimizer(settings: Optim, parameters: Iterable[Parameter]) -> Optimizer:
     """The optimiser class of torch.optim with this name in any case; it gets the settings its signature knows."""
     classes: dict[str, Callable[..., Optimizer]] = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and name not in UNFIT
     }
     kind = classes.get(settings.name.lower())
     if kind is None:
@@ -39,7 +42,7 @@ def learning_rate(settings: Optim, updates: int) -> Callable[[int], float]:
     dummy = torch.optim.SGD([Parameter(torch.zeros(1))], lr=settings.learning_rate)
     try:
         scheduler = get_scheduler(settings.schedule, dummy, settings.warmup_steps, updates + 1)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise RecipeError(f"optim.schedule: {error}") from error
     factors = getattr(scheduler, "lr_lambdas", None)
     if factors is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from cupola.core.config import Objective
 from cupola.core.records import DEAD_TOLERANCE, Group
 from cupola.train.ledger import Excluded
-from cupola.train.objectives import Counts, advantages, count, dead_groups, omega
+from cupola.train.objectives import Counts, advantages, count, omega
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Batch:
             lengths=torch.tensor([r.completion.n_tokens for _, r in rollouts]),
             groups=index,
             scored=scored,
-            dead=dead_groups(rewards, index, scored, DEAD_TOLERANCE),
+            dead=torch.tensor([groups[g].state == "dead" for g, _ in rollouts]),
             advantages=advantages(
                 rewards,
                 index,

@@ -62,7 +62,7 @@ def train(run: Run, position: Position) -> Action:
     recipe, learner = run.recipe, run.learner
     sampling = sampling_of(recipe)
     run.collector.sampler.publish(learner.version)
-    if position.step == 0:
+    if not run.writer.layout.checkpoint_steps():
         record_validation_start(run, position)
     for step in range(position.step + 1, recipe.run.steps + 1):
         started = time.perf_counter()
@@ -75,7 +75,8 @@ def train(run: Run, position: Position) -> Action:
         metrics |= {"num_tokens": position.num_tokens, "step_time": time.perf_counter() - started}
 
         last = step == recipe.run.steps
-        checked = validate(run, step) if step % recipe.validation.every == 0 or last else []
+        due = step % recipe.validation.every == 0 or last
+        checked = validate(run, step) if due else []
         run.writer.rollouts(step, [*groups, *checked], updated.outcomes, recipe.correctness_part())
         run.writer.ledger(step, updated.ledger)
         run.writer.receipt(step, receipt)
@@ -86,7 +87,7 @@ def train(run: Run, position: Position) -> Action:
         action: Action = "stop" if "stop" in actions else "pause" if "pause" in actions else "continue"
         if run.interrupted():
             action = "pause"
-        if checked or action != "continue":
+        if due or action != "continue":
             checkpoint(run, position)
         if action != "continue" and not last:
             return action
@@ -163,7 +164,7 @@ def checkpoint(run: Run, position: Position) -> None:
     layout, keep = run.writer.layout, run.recipe.validation.keep
     save_checkpoint(layout.checkpoint(position.step), run.learner, position)
     if keep:
-        for step in layout.checkpoint_steps()[:-keep]:
+        for step in layout.checkpoint_steps()[1:-keep]:
             shutil.rmtree(layout.checkpoint(step))
 
 

@@ -94,7 +94,9 @@ class Learner:
         prompts, completions = [batch.prompts[i] for i in rows], [batch.completions[i] for i in rows]
         sequences = to_device(pad(prompts, completions, self.policy.pad_id), self.policy.device)
         logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
-        logp, mask = token_logps(logits, sequences.tokens), sequences.mask
+        mask = sequences.mask
+        # Padding is 0 before anything is computed from it: exp of its log-probability may overflow, and 0 * inf is NaN.
+        logp = torch.where(mask.bool(), token_logps(logits, sequences.tokens), 0.0)
         if self.on_policy:
             tally.logp_old.update({i: logp[k, : len(batch.completions[i])].detach().cpu() for k, i in enumerate(rows)})
         advantages = batch.advantages[rows].to(logp)
@@ -127,14 +129,15 @@ class Learner:
                 f"optimiser step {self.planned}: the gradient's norm is {norm}; the update was refused and the weights "
                 "are those before it (lower optim.learning_rate, or look at the last recorded rollouts)"
             )
-        rate = self.rate(self.planned)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.version += 1
         tally.grad_norms.append(norm)
-        tally.learning_rates.append(rate)
+        if norm > 0:
+            rate = self.rate(self.planned)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            self.version += 1
+            tally.learning_rates.append(rate)
+        self.optimizer.zero_grad()
 
     def _micro(self, batch: Batch, rows: list[int]) -> Iterator[list[int]]:
         lengths = [(len(batch.prompts[i]), len(batch.completions[i])) for i in rows]

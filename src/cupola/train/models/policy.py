@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -78,13 +79,19 @@ def load_policy(source: str, dtype: str = "float32", device: str = "auto") -> Po
     """
     path = _locate(source)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+        loaded: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{source}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    model, loading = loaded
+    if missing := sorted(loading["missing_keys"]):
+        raise ModelError(f"{source}: the weights lack {', '.join(missing[:3])}, which would be drawn at random")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.nn.Module.to(model, torch.device(device))
+    try:
+        torch.nn.Module.to(model, torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"model.device {device!r}: {str(error).splitlines()[0]}") from error
     return make_policy(source, model, tokenizer)
 
 

@@ -49,10 +49,10 @@ def dead_groups(rewards: Tensor, groups: Tensor, scored: Tensor, tolerance: floa
     of any size.
     """
     n = int(groups.max()) + 1
-    low = torch.full((n,), torch.inf, dtype=rewards.dtype).scatter_reduce(
+    low = torch.full((n,), torch.inf, dtype=rewards.dtype, device=rewards.device).scatter_reduce(
         0, groups, torch.where(scored, rewards, torch.inf), "amin"
     )
-    high = torch.full((n,), -torch.inf, dtype=rewards.dtype).scatter_reduce(
+    high = torch.full((n,), -torch.inf, dtype=rewards.dtype, device=rewards.device).scatter_reduce(
         0, groups, torch.where(scored, rewards, -torch.inf), "amax"
     )
     return ((high - low) <= tolerance)[groups]
@@ -95,14 +95,11 @@ def advantages(
     if not rewards.isfinite().all():
         raise ValueError(f"the reward of rollout {int((~rewards.isfinite()).nonzero()[0])} is not finite")
     advantage = rewards - BASELINES[baseline](rewards, groups, scored)
+    differ = (_group_sum(scored.to(rewards), groups) >= 2) & ~dead_groups(rewards, groups, scored, tolerance)
     statistic = SCALES[scale]
-    if statistic is not None:
-        advantage = advantage / (statistic(rewards, groups, scored) + epsilon)
-    live = scored
-    if baseline != "none":
-        enough = _group_sum(scored.to(rewards), groups) >= 2
-        live = scored & enough & ~dead_groups(rewards, groups, scored, tolerance)
-    return torch.where(live, advantage, 0.0)
+    if statistic is not None:  # without a spread to divide by, s = 1
+        advantage = torch.where(differ, advantage / (statistic(rewards, groups, scored) + epsilon), advantage)
+    return torch.where(scored & (differ | (baseline == "none")), advantage, 0.0)
 
 
 def _group_sum(values: Tensor, groups: Tensor) -> Tensor:

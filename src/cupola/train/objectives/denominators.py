@@ -82,11 +82,11 @@ def omega(rule: str, lengths: Tensor, groups: Tensor, counted: Tensor, counts: C
         max_tokens: L_max, the longest completion the recipe allows.
     """
     counted = counted & (lengths > 0)
-    weights = torch.zeros(len(lengths), dtype=torch.float64)
+    weights = torch.zeros(len(lengths), dtype=torch.float64, device=lengths.device)
     if not counted.any():
         return weights
     lengths = lengths.double()
-    group_tokens = torch.zeros(int(groups.max()) + 1, dtype=torch.float64)
+    group_tokens = torch.zeros(int(groups.max()) + 1, dtype=torch.float64, device=lengths.device)
     group_tokens = group_tokens.index_add(0, groups, torch.where(counted, lengths, 0.0))[groups]
     weights[counted] = RULES[rule](lengths[counted], group_tokens[counted], counts, max_tokens)
     return weights

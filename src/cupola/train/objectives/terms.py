@@ -103,7 +103,7 @@ def token_logps(logits: Tensor, tokens: Tensor) -> Tensor:
 def token_entropy(logits: Tensor) -> Tensor:
     """H = -sum_v p_v log p_v of each position in nats, (N, T), from logits (N, T, V)."""
     logp = logits.log_softmax(-1)
-    return -(logp.exp() * logp).sum(-1)
+    return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
 
 
 def weighted_sum(values: Tensor, mask: Tensor, omega: Tensor) -> Tensor:
