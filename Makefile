@@ -37,6 +37,7 @@ check: $(INSTALLED) ## lint, format, types and the direction of imports
 	$(BIN)/lint-imports
 
 smollm2: $(SMOLLM2)/config.json ## SmolLM2-135M-Instruct as models/smollm2-135m (about 100 MB to fetch, 540 MB on disk)
+	@echo "$(SMOLLM2) is ready: .venv/bin/cupola train recipes/smollm2-arithmetic.toml"
 
 $(SMOLLM2)/config.json: | $(INSTALLED)
 	$(PIP) install -c constraints.txt -e '.[gguf]'

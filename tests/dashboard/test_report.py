@@ -130,7 +130,9 @@ def test_a_run_without_a_step_and_a_folder_of_metrics_alone(tmp_path: Path) -> N
 
 
 def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
-    attempts = [{"attempt": 0, "started": 1.0, "ended": 2.0, "state": "failed", "error": "disk full <b>"}]
+    attempts = [
+        {"attempt": 0, "from_step": 0, "started": 1.0, "ended": 2.0, "state": "failed", "error": "disk full <b>"}
+    ]
     RunWriter.create(tmp_path / "f", {**MANIFEST, "state": "failed", "attempts": attempts}, "")
     assert "disk full &lt;b&gt;" in page_of(tmp_path / "f", tmp_path / "f.html")
 

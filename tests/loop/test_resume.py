@@ -13,7 +13,7 @@ import pytest
 from tiny_run import STEPS, record, train, write_recipe
 
 from cupola.core.runlog import RunReader
-from cupola.workflows.train import resume_run
+from cupola.workflows.train import View, resume_run
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_a_run_cut_off_anywhere_is_recomputed_exactly(straight: dict, tmp_path: 
             raise Cut
 
     with pytest.raises(Cut):
-        train(tmp_path, observers=[cut])
+        train(tmp_path, view=View([cut]))
     root = tmp_path / "tiny"
     with open(root / "metrics.jsonl", "a") as file:
         file.write('{"step": 6, "split": "tra')  # the line it was writing

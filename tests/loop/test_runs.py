@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from cupola.core.records import CupolaError, Group, RewardError, RunFolderError
 from cupola.core.runlog import RunReader
-from cupola.workflows.train import Trained, resume_run
+from cupola.workflows.train import Trained, View, resume_run
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def ask(action: str, at: int) -> Any:
 def test_an_observer_ends_a_run_that_resumes_as_if_it_had_not(
     finished: Trained, tmp_path: Path, action: str, state: str
 ) -> None:
-    trained = train(tmp_path, observers=[ask(action, 3)])
+    trained = train(tmp_path, view=View([ask(action, 3)]))
     assert (trained.state, trained.step) == (state, 3)
     assert RunReader(trained.folder).manifest()["state"] == state
     again = resume_run(trained.folder)
@@ -166,7 +166,7 @@ def test_an_observer_ends_a_run_that_resumes_as_if_it_had_not(
 
 
 def test_a_run_stopped_at_its_last_step_is_finished(tmp_path: Path) -> None:
-    assert train(tmp_path, "run.steps=1", observers=[ask("stop", 1)]).state == "finished"
+    assert train(tmp_path, "run.steps=1", view=View([ask("stop", 1)])).state == "finished"
 
 
 @pytest.mark.parametrize(("action", "state"), [("warn", "finished"), ("pause", "paused"), ("stop", "stopped")])
@@ -179,7 +179,7 @@ def test_a_live_warning_does_what_the_recipe_says(tmp_path: Path, action: str, s
         "sampling.max_tokens=2",
         "run.steps=20",
         "validation.every=20",
-        on_finding=lambda step, finding: heard.append((step, finding.name)),
+        view=View(finding=lambda step, finding: heard.append((step, finding.name))),
     )
     assert trained.state == state
     assert "high_truncation" in [name for _, name in heard]

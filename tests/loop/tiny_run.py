@@ -15,9 +15,6 @@ REWARD = """
 import os, random, time
 import numpy
 
-random.seed(0)
-numpy.random.seed(0)
-
 def noise(completions, **kwargs):
     time.sleep(float(os.environ.get("PACE", 0)))
     return [random.random() + numpy.random.random() for _ in completions]

@@ -8,7 +8,6 @@ import sys
 
 import typer
 
-from cupola import __version__
 from cupola.cli import reading, training
 from cupola.cli.plain import plain
 
@@ -37,15 +36,17 @@ for command in COMMANDS:
     app.command(name=command.__name__.rstrip("_"))(command)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        from importlib.metadata import version
+
+        typer.echo(version("cupola"))
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
 

@@ -36,13 +36,13 @@ def train(recipe: Recipes, dry_run: DryRun = False, json: AsJson = False) -> Non
     settings, provenance = load_recipe(*split_arguments(recipe))  # before torch, so that a slip shows at once
     from cupola.cli import finish, progress, show
     from cupola.workflows.preflight import preflight
-    from cupola.workflows.train import train_recipe
+    from cupola.workflows.train import View, train_recipe
 
     if dry_run:
         show.preflight(preflight(settings), json)
         return
     with progress.bar(settings.run.steps, quiet=json) as view:
-        trained = train_recipe(settings, provenance, [view], view.finding)
+        trained = train_recipe(settings, provenance, View([view], view.finding, view.write))
     raise typer.Exit(finish.finish(trained, settings.evaluation.at_end, json))
 
 
@@ -53,10 +53,10 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
 
     settings, _ = load_recipe([RunReader(run).layout.recipe])
     from cupola.cli import finish, progress
-    from cupola.workflows.train import resume_run
+    from cupola.workflows.train import View, resume_run
 
     with progress.bar(settings.run.steps, quiet=json) as view:
-        trained = resume_run(run, [view], view.finding)
+        trained = resume_run(run, View([view], view.finding, view.write))
     raise typer.Exit(finish.finish(trained, settings.evaluation.at_end, json))
 
 

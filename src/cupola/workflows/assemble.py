@@ -66,6 +66,20 @@ def assemble(recipe: Recipe, model: str | None = None) -> Parts:
     return Parts(recipe, policy, source, scorer, validation, MetricLog(), threads)
 
 
+def notices(source: PromptSource) -> list[str]:
+    """What a person should know of the data before training: how many rows were left out, and why."""
+    if not isinstance(source, FileSource):
+        return []
+    questions, bad = source.questions, source.questions.bad_gold
+    found = [f"{len(questions.train)} training and {len(questions.validation)} validation questions"]
+    if questions.dropped_duplicates:
+        found.append(f"{questions.dropped_duplicates} rows repeat a question and were left out")
+    if bad:
+        listed = "; ".join(bad[:5]) + ("; ..." if len(bad) > 5 else "")
+        found.append(f"{len(bad)} rows were left out because a reward part cannot read their answer: {listed}")
+    return found
+
+
 def data_notes(source: PromptSource) -> Mapping[str, Any]:
     """What the manifest says of the data: sizes, and what was left out."""
     if not isinstance(source, FileSource):

@@ -57,8 +57,7 @@ def evaluate_run(
     )
     summary["dev"] = {"questions": len(dev), "accuracy": table}
     summary["step"] = step
-    write(layout, f"step-{step:06d}", samples, summary)
-    return summary
+    return write(layout, f"step-{step:06d}", samples, summary)
 
 
 def evaluate_model(recipe: Recipe, model: str, out: Path, say: Say, changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +72,7 @@ def evaluate_model(recipe: Recipe, model: str, out: Path, say: Say, changed: Map
         for sample in ask(("model", parts), test, mode, settings.samples)
     ]
     summary = summarise(samples, split=split, temperature=recipe.sampling.temperature, ks=[settings.samples])
-    write(Layout(out), "model", samples, summary)
-    return summary
+    return write(Layout(out), "model", samples, summary)
 
 
 def questions(source: PromptSource, settings: Evaluation) -> tuple[Split, list[Prompt], list[Prompt]]:

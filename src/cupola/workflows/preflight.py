@@ -21,6 +21,7 @@ def preflight(recipe: Recipe) -> dict[str, Any]:
     Raises what `assemble` and the reward functions raise. Times and memory are those of this look, not of training.
     """
     made = assemble(recipe)
+    made.learner()  # an unknown optimiser or schedule shows here
     prompts = made.source.draw(0, min(PROMPTS, recipe.sampling.prompts_per_step))
     started = time.perf_counter()
     groups = made.collector().collect(0, prompts, recipe.sampling.group_size, sampling_of(recipe))

@@ -14,13 +14,20 @@ from typing import Any
 from cupola.core.config import Provenance, Recipe, dump, load_recipe
 from cupola.core.records import Action, CupolaError, Finding, Observer, RunFolderError
 from cupola.core.runlog import RunReader, RunWriter
-from cupola.train.loop import Position, Run, load_checkpoint, train
+from cupola.train.loop import Learner, Position, Run, load_checkpoint, seed_globals, train
 from cupola.train.models import weights_digest
 from cupola.watch.diagnosis import LiveDiagnosis
-from cupola.workflows.assemble import Parts, assemble, data_notes
+from cupola.workflows.assemble import Parts, assemble, data_notes, notices
 from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
 
-FindingSink = Callable[[int, Finding], None]
+
+@dataclass(frozen=True)
+class View:
+    """Who looks on: observers of each recorded step, and where findings and notices go."""
+
+    observers: Sequence[Observer] = ()
+    finding: Callable[[int, Finding], None] = lambda step, finding: None
+    say: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True)
@@ -32,27 +39,29 @@ class Trained:
     step: int
 
 
-def train_recipe(
-    recipe: Recipe, provenance: Provenance, observers: Sequence[Observer] = (), on_finding: FindingSink | None = None
-) -> Trained:
+def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) -> Trained:
     """Train a recipe in a new run folder `run.folder/run.name`.
 
-    Nothing is written before model, data and reward have been checked. Raises CupolaError; a run that fails before
-    its first record leaves no folder.
+    Nothing is written before model, data, reward and optimiser have been checked. Raises CupolaError; a run that fails
+    before its first checkpoint leaves no folder, since nothing could go on from it.
     """
     parts = assemble(recipe)
+    learner = parts.learner()
+    for notice in notices(parts.source):
+        view.say(notice)
     root = Path(recipe.run.folder) / recipe.run.name
     manifest = new_manifest(recipe, provenance, data=data_notes(parts.source), model=_model_notes(parts))
     writer = RunWriter.create(root, manifest, dump(recipe))
     try:
-        return _run(parts, writer, Position(), observers, on_finding)
+        seed_globals(recipe.run.seed)
+        return _run(parts, learner, writer, Position(), view)
     except CupolaError:
-        if not writer.layout.metrics.exists():
+        if not writer.layout.checkpoint_steps():
             shutil.rmtree(root)
         raise
 
 
-def resume_run(root: Path, observers: Sequence[Observer] = (), on_finding: FindingSink | None = None) -> Trained:
+def resume_run(root: Path, view: View = View()) -> Trained:
     """Continue a run from its last checkpoint with the recipe it was started with; on a CPU bit for bit.
 
     Raises RunFolderError where there is no checkpoint, or nothing left to do.
@@ -71,25 +80,24 @@ def resume_run(root: Path, observers: Sequence[Observer] = (), on_finding: Findi
     if (found := _model_notes(parts)["digest"]) != manifest["model"]["digest"]:
         raise RunFolderError(f"{root}: {recipe.model.source} has changed since the run began (SHA-256 {found})")
     writer = RunWriter(layout, attempt=len(manifest["attempts"]))
-    return _run(parts, writer, steps[-1], observers, on_finding)
-
-
-def _run(
-    parts: Parts,
-    writer: RunWriter,
-    start: Position | int,
-    observers: Sequence[Observer],
-    on_finding: FindingSink | None,
-) -> Trained:
     learner = parts.learner()
-    position = load_checkpoint(writer.layout.checkpoint(start), learner) if isinstance(start, int) else start
+    position = load_checkpoint(layout.checkpoint(steps[-1]), learner)
+    return _run(parts, learner, writer, position, view)
+
+
+def _run(parts: Parts, learner: Learner, writer: RunWriter, position: Position, view: View) -> Trained:
     attempt_started(writer, position.step)
+
+    def found(step: int, finding: Finding) -> None:
+        writer.finding(step, finding)
+        view.finding(step, finding)
+
     live = LiveDiagnosis(
         parts.recipe.model_dump(mode="json"),
-        lambda step, finding: _found(writer, on_finding, step, finding),
+        found,
         [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step],
     )
-    with interrupts() as interrupted:
+    with interrupts(view.say) as interrupted:
         run = Run(
             parts.recipe,
             learner,
@@ -97,7 +105,7 @@ def _run(
             parts.source,
             parts.validation,
             writer,
-            [*observers, live],
+            [*view.observers, live],
             interrupted,
             parts.logged,
         )
@@ -118,12 +126,6 @@ def _state(action: Action, interrupted: bool) -> str:
     return "interrupted" if interrupted else {"pause": "paused", "stop": "stopped"}[action]
 
 
-def _found(writer: RunWriter, sink: FindingSink | None, step: int, finding: Finding) -> None:
-    writer.finding(step, finding)
-    if sink:
-        sink(step, finding)
-
-
 def _model_notes(parts: Parts) -> dict[str, Any]:
     return {
         "source": parts.recipe.model.source,
@@ -134,7 +136,7 @@ def _model_notes(parts: Parts) -> dict[str, Any]:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
+def interrupts(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C lets the step finish and be recorded; the second ends the process at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -143,6 +145,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, frame: object) -> None:
         asked.set()
+        say("finishing and recording this step; Ctrl-C again ends at once and loses it")
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, ask)

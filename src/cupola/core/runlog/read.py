@@ -38,18 +38,23 @@ class RunReader:
 
     def metrics(self, split: str | None = None) -> list[Row]:
         """Metrics rows by step, of one split or of all."""
-        rows = current(read_jsonl(self.layout.metrics))
+        rows = self._current(self.layout.metrics)
         return [row for row in rows if split is None or row.get("split", "train") == split]
 
     def ledger(self) -> list[Row]:
-        return current(read_jsonl(self.layout.ledger))
+        return self._current(self.layout.ledger)
 
     def findings(self) -> list[Row]:
         """What live diagnosis wrote while the run trained."""
-        return current(read_jsonl(self.layout.findings))
+        return self._current(self.layout.findings)
 
     def receipts(self) -> list[Row]:
-        return current(read_jsonl(self.layout.weights))
+        return self._current(self.layout.weights)
+
+    def _current(self, path: Path) -> list[Row]:
+        """The file's rows by step, without those that a later attempt has begun to recompute."""
+        starts = {each["attempt"]: each["from_step"] + 1 for each in self.manifest().get("attempts", [])}
+        return current(read_jsonl(path), starts)
 
     def rollout_steps(self) -> list[int]:
         """Steps whose rollouts can be read; files that a resumed run has still to recompute are left out."""
@@ -135,13 +140,17 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
     return rows
 
 
-def current(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Rows by step, without those of an attempt that a later one has overtaken from its first step on."""
+def current(rows: Iterable[Mapping[str, Any]], starts: Mapping[int, int]) -> list[Row]:
+    """Rows by step, without those of an attempt at or after the step where a later attempt starts.
+
+    `starts` gives each attempt's first step; an attempt that it lacks starts at the first step it has a row of.
+    """
     listed = [dict(row) for row in rows]
     first: dict[int, int] = {}
     for row in listed:
-        attempt = row.get("attempt", 0)
-        first[attempt] = min(first.get(attempt, row.get("step", 0)), row.get("step", 0))
+        attempt, step = row.get("attempt", 0), row.get("step", 0)
+        first[attempt] = min(first.get(attempt, step), step)
+    first.update(starts)
     kept = [
         row
         for row in listed

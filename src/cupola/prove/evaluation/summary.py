@@ -80,11 +80,13 @@ def summarise(
     }
 
 
-def write(layout: Layout, id: str, samples: Sequence[EvalSample], summary: Mapping[str, Any]) -> None:
-    """samples.parquet (a row per sample) and summary.json (with the id first) under evals/<id>/."""
+def write(layout: Layout, id: str, samples: Sequence[EvalSample], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """samples.parquet (a row per sample) and summary.json under evals/<id>/; returns the summary with the id first."""
     folder = layout.evals / id
     write_parquet(folder / "samples.parquet", [dataclasses.asdict(sample) for sample in samples])
-    write_json(folder / "summary.json", {"id": id, **summary})
+    written = {"id": id, **summary}
+    write_json(folder / "summary.json", written)
+    return written
 
 
 def _arms(table: Mapping[Key, Answers], base_best: Best | None) -> list[str]:

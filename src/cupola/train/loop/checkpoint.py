@@ -74,6 +74,13 @@ def _tied(learner: Learner) -> set[str]:
     return set(getattr(learner.policy.model, "all_tied_weights_keys", None) or ())
 
 
+def seed_globals(seed: int) -> None:
+    """Seed the global generators, for the sake of reward functions that draw from them."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def _rng_state() -> dict[str, Any]:
     """The global generators: cupola draws from none of them, but a user's reward function may."""
     version, internal, gauss = random.getstate()

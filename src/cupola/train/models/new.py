@@ -17,7 +17,7 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
 
 

@@ -57,10 +57,14 @@ class Policy:
         return list(ids)
 
     def encode_for(self, prompt: Prompt, max_tokens: int) -> list[int]:
-        """`encode` with the context length checked. Raises DataError naming the prompt where it does not fit."""
+        """`encode`, checked. Raises DataError naming a prompt that is too long or that the tokenizer cannot read."""
         ids = self.encode(prompt.content)
         if not ids:
             raise DataError(f"prompt {prompt.id}: has no tokens")
+        if self.tokenizer.unk_token_id in ids:
+            raise DataError(
+                f"prompt {prompt.id} ({prompt.text[:40]!r}): the tokenizer of {self.source} cannot read all of it"
+            )
         if self.context is not None and len(ids) + max_tokens > self.context:
             raise DataError(
                 f"prompt {prompt.id} ({prompt.text[:40]!r}): {len(ids)} tokens and a completion of up to {max_tokens} "
@@ -90,8 +94,8 @@ def load_policy(source: str, dtype: str = "float32", device: str = "auto") -> Po
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.nn.Module.to(model, torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"model.device {device!r}: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError) as error:  # torch raises either for a device that it was built without
+        raise ModelError(f"model.device = {device!r}: {str(error).splitlines()[0]}") from error
     return make_policy(source, model, tokenizer)
 
 
@@ -110,6 +114,8 @@ def save_policy(policy: Policy, folder: Path) -> None:
     """Write the model and tokenizer as a folder that plain transformers loads."""
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
+    for file in Path(folder).glob("*.safetensors"):  # transformers leaves them readable by their owner alone
+        file.chmod((Path(folder) / "config.json").stat().st_mode)
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:

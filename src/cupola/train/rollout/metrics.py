@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
+from typing import get_args
 
 import numpy as np
 
-from cupola.core.records import Group, Rollout
+from cupola.core.records import Group, Rollout, Status
 
 Metrics = dict[str, float | None]
 
@@ -33,15 +34,14 @@ def headline(groups: Sequence[Group]) -> Metrics:
 def parts(rollouts: Sequence[Rollout]) -> Metrics:
     """`rewards/<part>/mean|std` (ddof 1), `correct/mean`, and `verify/<status>` counts over all verdicts."""
     found: Metrics = {"correct/mean": mean(r.correct for r in rollouts if r.correct is not None)}
-    counts: dict[str, int] = {}
+    counts = dict.fromkeys(get_args(Status), 0)
     for name in rollouts[0].verdicts if rollouts else ():
         scores = [s for r in rollouts if (s := r.verdicts[name].score) is not None]
         found[f"rewards/{name}/mean"] = mean(scores)
         found[f"rewards/{name}/std"] = stdev(scores) if len(scores) > 1 else None
         for rollout in rollouts:
-            status = rollout.verdicts[name].status
-            counts[status] = counts.get(status, 0) + 1
-    return {**found, **{f"verify/{status}": n for status, n in sorted(counts.items())}}
+            counts[rollout.verdicts[name].status] += 1
+    return {**found, **{f"verify/{status}": n for status, n in counts.items()}}
 
 
 def group_states(groups: Sequence[Group], part: str) -> Metrics:

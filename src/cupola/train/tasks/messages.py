@@ -16,7 +16,7 @@ def read_content(value: Any) -> Content:
     if isinstance(value, str):
         if not value.strip():
             raise DataError("the prompt is empty")
-        return value
+        return _unicode(value)
     if not isinstance(value, list):
         raise DataError(f"the prompt is {type(value).__name__}; give text or a list of chat messages")
     if not value:
@@ -34,7 +34,15 @@ def _message(number: int, message: Any) -> dict[str, str]:
     for name, value in fields.items():
         if not isinstance(value, str):
             raise DataError(f"message {number}: `{name}` is {type(value).__name__}, not text")
+        _unicode(value)
     return fields
+
+
+def _unicode(text: str) -> str:
+    """The text, if it is valid Unicode: JSON can hold half a surrogate pair, which no tokenizer reads."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise DataError(f"the prompt holds half a surrogate pair, which is no character: {text[:40]!r}")
+    return text
 
 
 def as_asked(content: Content, data: Data) -> Content:

@@ -7,12 +7,10 @@ number words, LaTeX fractions. Nothing is ever evaluated.
 
 from __future__ import annotations
 
-import math
 import re
 from fractions import Fraction
 
 from cupola.core.config import Reward
-from cupola.core.records import RecipeError
 from cupola.train.verifiers.rules import Judgement, Rule, compile_regex, last_match
 
 #: Limits of one number, so that no answer makes its own check slow.
@@ -38,8 +36,6 @@ def numeric(part: Reward) -> Rule:
 
     Statuses: `ok`, `wrong`, `parse_fail` (no number, or one over a limit), `gold_bad` (the answer is no number).
     """
-    if not math.isfinite(part.tolerance):
-        raise RecipeError(f"reward {part.name!r}: `tolerance` must be finite, got {part.tolerance}")
     pattern = compile_regex(part, "extract") if part.extract is not None else LAST_NUMBER
     tolerance = Fraction(repr(part.tolerance))  # the decimal as written, not its binary neighbour
 
