@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from dashboard_run import HOSTILE, MANIFEST, write_evaluation, write_run
 
-from cupola.core.records import RunFolderError
+from cupola.core.records import Finding, RunFolderError
 from cupola.core.runlog import RunWriter
-from cupola.dashboard import FindingText, export
+from cupola.dashboard import export
 
-SOLVED = FindingText("Solved", "info", (40, 60), "Reward stays near 96%.", "Nothing is left.", "Stop, or see `data`.")
-FLOOR = FindingText("Flat near the floor", "warning", (0, 60), "Reward at 1%.", "Too hard.", "Read <answers>.")
+LEVELS = {"key": "reward", "first": 0.5, "level": 0.96, "signal": 0.2}
+SOLVED = Finding("flat_near_ceiling", "info", (40, 60), {"reading": "reached", **LEVELS})
+FLOOR = Finding("flat_near_floor", "warning", (0, 60), {"reading": "any", **LEVELS, "key": "<i>reward</i>"})
 
 
 class Outline(HTMLParser):
@@ -40,7 +41,7 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
 
-def page_of(root: Path, out: Path, findings: list[FindingText] | None = None) -> str:
+def page_of(root: Path, out: Path, findings: list[Finding] | None = None) -> str:
     return export(root, out, findings).read_text(encoding="utf-8")
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cupola.cli import show
-from cupola.core.catalogue import wording
 from cupola.core.runlog import RunReader
-from cupola.dashboard import FindingText, export
+from cupola.dashboard import export
 from cupola.watch.diagnosis import Diagnosis, diagnose_run, exit_code
 
 if TYPE_CHECKING:  # its module loads torch, and `cupola watch` needs none
@@ -40,12 +39,4 @@ def finish(trained: Trained, evaluate: bool, as_json: bool) -> int:
 def report(run: Path, out: Path | None, found: Diagnosis | None = None) -> Path:
     """Write the HTML report with the run's findings in words."""
     found = found or diagnose_run(RunReader(run))
-    texts = [
-        FindingText(
-            severity=finding.severity,
-            steps=finding.steps,
-            **vars(wording(finding.name, finding.values, finding.steps)),
-        )
-        for finding in found.findings
-    ]
-    return export(run, out, texts)
+    return export(run, out, found.findings)

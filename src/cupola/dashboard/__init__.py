@@ -1,5 +1,5 @@
 """Pages over run folders. Producers write records; all HTML is made here."""
 
-from cupola.dashboard.report import FindingText, export
+from cupola.dashboard.report import export
 
-__all__ = ["FindingText", "export"]
+__all__ = ["export"]

@@ -5,33 +5,21 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cupola.core.records import Severity
+from cupola.core.catalogue import Wording, wording
+from cupola.core.records import Finding
 from cupola.core.runlog import RunReader, write_text
 from cupola.dashboard import figures, plot, questions, text
 from cupola.dashboard.groups import shown_steps
 from cupola.dashboard.summary import BAR_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, facts, gains, tiles
 
 
-@dataclass(frozen=True)
-class FindingText:
-    """A finding in words: what is seen, what it probably means, what to do. Backticks set code."""
-
-    title: str
-    severity: Severity
-    steps: tuple[int, int]
-    see: str
-    means: str
-    do: str
-
-
-def export(run: Path | str, out: Path | str | None = None, findings: Sequence[FindingText] | None = None) -> Path:
+def export(run: Path | str, out: Path | str | None = None, findings: Sequence[Finding] | None = None) -> Path:
     """Render a run folder as one static HTML file and return its path.
 
     `out` is the file to write, by default the run folder's own report. `findings` are shown worst first; `None` says
@@ -44,7 +32,7 @@ def export(run: Path | str, out: Path | str | None = None, findings: Sequence[Fi
     return target
 
 
-def render(reader: RunReader, findings: Sequence[FindingText] | None) -> str:
+def render(reader: RunReader, findings: Sequence[Finding] | None) -> str:
     """The page as text."""
     environment = _environment()
     style = environment.get_template("report.css").render()
@@ -60,7 +48,7 @@ def render(reader: RunReader, findings: Sequence[FindingText] | None) -> str:
         error=(manifest.get("attempts") or [{}])[-1].get("error"),
         facts=facts(reader),
         tiles=tiles(reader),
-        findings=None if findings is None else sorted(findings, key=_urgency),
+        findings=None if findings is None else [(f, _words(f)) for f in sorted(findings, key=_urgency)],
         gains=gains(reader),
         charts=[(chart, plot.plot(chart), plot.caption(chart), plot.table(chart)) for chart in drawn],
         missing=[chart.title for chart in charts if not chart.drawn],
@@ -82,8 +70,12 @@ def policy(style: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def _urgency(finding: FindingText) -> tuple[int, int]:
+def _urgency(finding: Finding) -> tuple[int, int]:
     return ("error", "warning", "info").index(finding.severity), finding.steps[0]
+
+
+def _words(finding: Finding) -> Wording:
+    return wording(finding.name, finding.values, finding.steps)
 
 
 def newest_update(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
