@@ -15,25 +15,25 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from cupola.core.config import Reward
+from cupola.core.config import ExactReward
 from cupola.core.records import Completion, Group, Prompt, Rollout, Sampling
 from cupola.train.models import (
     InProcessSampler,
     Policy,
-    choose_threads,
     completion_logits,
     load_policy,
     micro_batches,
     pad,
+    set_threads,
 )
 from cupola.train.objectives import advantages, count, omega, policy_term, token_logps, token_ratio
-from cupola.train.rollout import Collector, group_states, headline
+from cupola.train.rollout import Collector, group_metrics, headline
 from cupola.train.tasks import draw_problem, make_task
 from cupola.train.verifiers import Scorer, build
 
 PROMPTS, GROUP_SIZE = 32, 16
 SAMPLING = Sampling(max_tokens=44, temperature=1.0)
-REWARD = Reward(name="correct", kind="exact", extract=r"#(\d+)$")
+REWARD = ExactReward(name="correct", extract=r"#(\d+)$")
 LEARNING_RATE, MAX_GRAD_NORM = 5e-4, 1.0
 CLIP_LOW, CLIP_HIGH = 0.2, 0.2
 MICRO_TOKENS = 16384
@@ -72,8 +72,8 @@ def accumulate_gradient(policy: Policy, groups: Sequence[Group]) -> bool:
     answers = [rollout.completion.token_ids.tolist() for rollout in rollouts]
 
     index = torch.tensor([g for g, group in enumerate(groups) for _ in group.rollouts])
-    scored = torch.tensor([rollout.reward is not None for rollout in rollouts])
-    rewards = torch.tensor([rollout.reward or 0.0 for rollout in rollouts])
+    rewards = torch.tensor([torch.nan if rollout.reward is None else rollout.reward for rollout in rollouts])
+    scored = ~rewards.isnan()
     advantage = advantages(rewards, index, scored, baseline="group_mean", scale="group_std")
 
     lengths = torch.tensor([len(answer) for answer in answers])
@@ -105,7 +105,7 @@ def policy_loss(
 
 def report(step: int, groups: Sequence[Group]) -> None:
     """One line: the mean reward over all answers, and the share of prompts whose answers differ in reward."""
-    found = {**headline(groups), **group_states(groups, REWARD.name)}
+    found = {**headline(groups), **group_metrics(groups, REWARD.name)}
     print(
         f"step {step}: reward {found['reward']:.3f}, prompts with signal {found['groups/with_signal']:.0%}, "
         f"entropy {found['entropy']:.3f}, length {found['completions/mean_length']:.1f}",
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     policy = load_policy("embedded", device="cpu")
-    torch.set_num_threads(choose_threads(policy.parameters))
+    torch.set_num_threads(set_threads(policy.parameters))
     train(policy, arguments.steps, arguments.seed)
 
 

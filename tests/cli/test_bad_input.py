@@ -18,7 +18,7 @@ from cupola.core.runlog import RunReader
 
 QUESTIONS = [{"prompt": f"{n}+{m}=", "answer": str(n + m)} for n in range(1, 9) for m in range(9)]
 OWN = ["data.file=q.jsonl", "sampling.max_tokens=20", "validation.questions=3"]
-FUNCTION = ["reward.0.kind=function", "reward.0.path=mine.py:mine"]
+FUNCTION = "reward=[{{name = 'correct', kind = 'function', path = '{}'}}]"
 
 
 def write_jsonl(path: Path, rows: list[Any]) -> None:
@@ -55,10 +55,11 @@ def standing(folder: Path) -> list[str]:
     [
         ("sampling.grup_size=3", "command line: sampling.grup_size: unknown key; did you mean group_size?"),
         ("run.steps=many", "command line: run.steps: input should be a valid integer, got 'many'"),
-        ("sampling.group_size=1", "command line: sampling.group_size = 1 leaves a group baseline nothing to compare"),
-        ("data.file=q.jsonl", "small.toml:6: data: give exactly one of data.task and data.file"),
+        ("sampling.group_size=1", "command line: sampling.group_size: 1 leaves a group baseline nothing to compare"),
+        ("data.file=q.jsonl", "command line: data.file: stands beside `task`; give one of the two"),
         ("data.task=aritmetic", "data.task: unknown task 'aritmetic'; did you mean 'arithmetic'?"),
-        ("data.options={levls = [1]}", "data.options.levls: unknown option of task arithmetic; there are levels"),
+        ("data.options={levls = [1]}", "data.options.levls: unknown key; did you mean levels?"),
+        ("reward.0.tolerance=1", "command line: reward.0.tolerance: unknown key of kind 'exact'; it belongs to kind"),
         ("reward.0.extract=(", "reward 'correct': `extract` is not a regular expression: missing )"),
         ("optim.name=adamm", "optim.name: no optimiser 'adamm' in torch.optim; there are"),
         ("optim.schedule=linaer", "optim.schedule: "),
@@ -152,7 +153,7 @@ def test_prompt_longer_than_the_context(cupola: Cupola, own: Path) -> None:
 def test_reward_function_at_step_0(cupola: Cupola, own: Path, body: str, text: str) -> None:
     (own / "mine.py").write_text(f"def mine(completions, **_):\n    {body}\n", encoding="utf-8")
     before = standing(own)
-    done = cupola(own, "train", "small.toml", *OWN, *FUNCTION, "validation.samples=4")
+    done = cupola(own, "train", "small.toml", *OWN, FUNCTION.format("mine.py:mine"), "validation.samples=4")
     assert done.code == 1
     assert done.error().startswith(f"reward 'correct' (mine.py:mine): {text}")
     assert standing(own) == before
@@ -162,7 +163,7 @@ def test_reward_function_at_step_0(cupola: Cupola, own: Path, body: str, text: s
 def test_reward_function_that_cannot_be_found(cupola: Cupola, own: Path, path: str) -> None:
     (own / "mine.py").write_text("def mine(**_): ...\n", encoding="utf-8")
     (own / "broken.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
-    assert refused(cupola, own, *OWN, "reward.0.kind=function", f"reward.0.path={path}", code=2).startswith(f"{path}: ")
+    assert refused(cupola, own, *OWN, FUNCTION.format(path), code=2).startswith(f"{path}: ")
 
 
 def test_reward_function_that_fails_later_keeps_what_was_recorded(cupola: Cupola, own: Path) -> None:
@@ -172,7 +173,7 @@ def test_reward_function_that_fails_later_keeps_what_was_recorded(cupola: Cupola
         "    return [float(len(text)) for text in completions]\n",
         encoding="utf-8",
     )
-    done = cupola(own, "train", "small.toml", *OWN, *FUNCTION)
+    done = cupola(own, "train", "small.toml", *OWN, FUNCTION.format("mine.py:mine"))
     assert done.code == 1
     assert done.error() == "reward 'correct' (mine.py:mine): raised RuntimeError: tired (mine.py, line 3)"
     reader = RunReader(own / "runs" / "r")
@@ -209,7 +210,10 @@ def test_supervised_examples_without_a_target(cupola: Cupola, own: Path) -> None
     (own / "sft.toml").write_text('output = "m"\n[data]\nfile = "q.jsonl"\n[training]\nsteps = 1\n', encoding="utf-8")
     done = cupola(own, "sft", "sft.toml")
     assert done.code == 1
-    assert re.match(r"prompt \w{16}: a supervised example needs a text column `target`", done.error())
+    assert done.error() == "q.jsonl: line 1: no column `target`; there are 'prompt', 'answer'"
+    of_a_task = cupola(own, "sft", "sft.toml", "data={task = 'sums'}")
+    assert of_a_task.code == 1
+    assert re.match(r"prompt \w{16}: a supervised example needs a text column `target`", of_a_task.error())
     assert not (own / "m").exists()
 
 
@@ -225,7 +229,7 @@ def test_reading_steps_that_are_not_there(cupola: Cupola, finished: Path) -> Non
     assert cupola(finished, "groups", "runs/r", "--step", "9").error() == (
         "runs/r: no rollouts of step 9; there are steps 0 to 2"
     )
-    assert cupola(finished, "ledger", "runs/r", "--step", "9").error() == "runs/r: step 9: the ledger has no row"
+    assert cupola(finished, "ledger", "runs/r", "--step", "9").error() == "runs/r: the ledger has no row of step 9"
     assert cupola(finished, "eval", "runs/r", "--step", "9").error().startswith("runs/r: no checkpoint of step 9")
     assert cupola(finished, "resume", "runs/r").error().startswith("runs/r: finished: its last checkpoint is step 2")
 
@@ -259,7 +263,7 @@ def test_disk_that_fills_up_keeps_the_record_and_the_run_goes_on(cupola: Cupola,
         "        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
     )
     (own / "mine.py").write_text(mine.format(fill), encoding="utf-8")
-    done = cupola(own, "train", "small.toml", *OWN, *FUNCTION)
+    done = cupola(own, "train", "small.toml", *OWN, FUNCTION.format("mine.py:mine"))
     assert done.code == 1
     assert re.match(r"runs/r/\S+: cannot be written: File too large$", done.error())
     reader = RunReader(own / "runs" / "r")

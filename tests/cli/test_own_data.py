@@ -154,6 +154,19 @@ def test_supervised_start_makes_a_model_that_train_takes(cupola: Cupola, work: P
     assert cupola(work, "train", "small.toml", "--dry-run", "model.source=start").code == 0
 
 
+def test_supervised_start_from_own_rows_of_prompt_and_target(cupola: Cupola, tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"prompt": f"{n}+1=", "target": f"#{n + 1}"} for n in range(8)]
+    write_rows(tmp_path / "examples.csv", [*rows, {"prompt": "7+1=", "target": "8"}])
+    (tmp_path / "sft.toml").write_text(
+        'output = "start"\n[data]\nfile = "examples.csv"\n[model]\nhidden_size = 16\nheads = 2\ncontext = 16\n'
+        'alphabet = " #+=0123456789"\n[training]\nsteps = 2\nbatch_size = 9\n',
+        encoding="utf-8",
+    )
+    done = cupola(tmp_path, "sft", "sft.toml", "--json")
+    assert (done.code, done.err, done.json()) == (0, "", {"model": "start"})
+    assert (tmp_path / "start" / "model.safetensors").is_file()
+
+
 @pytest.mark.slow
 def test_ctrl_c_finishes_the_record_and_says_how_to_go_on(work: Path) -> None:
     start = [str(Path(sys.executable).with_name("cupola"))]

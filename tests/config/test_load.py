@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cupola.core.config import SftRecipe, dump, load, load_recipe
-from cupola.core.records import RecipeError
+from cupola.core.config import ExactReward, SamplingSection, SftRecipe, dump, load, load_recipe
+from cupola.core.records import RecipeError, Sampling
 
 RECIPE = """\
 [run]
@@ -54,7 +54,7 @@ def test_every_value_tells_where_it_came_from(recipe: Path) -> None:
 
     assert loaded.run.steps == 7
     assert loaded.sampling.group_size == 4
-    assert loaded.reward[0].extract == "#(.*)"
+    assert loaded.reward[0] == ExactReward(name="right", extract="#(.*)")
     assert origin["run.steps"] == "my.toml:2"
     assert origin["data.options.levels"] == "my.toml:6"
     assert origin["data.options.wrong_digit"] == "my.toml:6"
@@ -91,7 +91,8 @@ def test_later_files_win_key_by_key_but_replace_lists_whole(recipe: Path) -> Non
     assert origin["run.steps"] == "my.toml:2"
     assert origin["run.seed"] == "over.toml:2"
     assert origin["reward.0.name"] == "over.toml:4"
-    assert origin["reward.0.pattern"] == "default"
+    assert origin["reward.0.tolerance"] == "default"
+    assert "reward.1.name" not in origin
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,28 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
         ("group_size=3", "command line: group_size: unknown key; did you mean sampling.group_size?"),
         ("run.group_size=3", "command line: run.group_size: unknown key; did you mean sampling.group_size?"),
         ("reward.1.patern=x", "command line: reward.1.patern: unknown key; did you mean pattern?"),
+        (
+            "reward.0.tolerance=1",
+            "command line: reward.0.tolerance: unknown key of kind 'exact'; it belongs to kind 'numeric'",
+        ),
+        (
+            "reward.1.extract=x",
+            "command line: reward.1.extract: unknown key of kind 'pattern'; it belongs to kind 'exact' and 'numeric'",
+        ),
+        ("reward.0.seed=1", "command line: reward.0.seed: unknown key; did you mean run.seed?"),
+        (
+            "reward.0.qqq=1",
+            "command line: reward.0.qqq: unknown key; there are name, kind, weight, role, extract, ignore_case",
+        ),
+        ("run.ignore_case=true", "command line: run.ignore_case: unknown key; did you mean reward.ignore_case?"),
+        (
+            "reward.0.kind=exactly",
+            "command line: reward.0.kind: should be one of 'exact', 'numeric', 'pattern', 'function', got 'exactly'",
+        ),
+        (
+            "reward.0.role=form",
+            "command line: reward.0.role: input should be 'correctness', 'format' or 'other', got 'form'",
+        ),
         ("objective.why.policies=x", "command line: objective.why.policies: unknown key; did you mean policy?"),
         ("diagnosis.qqq=3", "command line: diagnosis.qqq: unknown key; there are on_warning"),
         ("run.steps=many", "command line: run.steps: input should be a valid integer, got 'many'"),
@@ -132,10 +155,11 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
         ("optim.learning_rate=inf", "command line: optim.learning_rate: input should be a finite number, got inf"),
         ("optim.betas=[0.9, 1]", "command line: optim.betas.1: input should be less than 1, got 1"),
         ("reward.0.weight=true", "command line: reward.0.weight: input should be a valid number, got True"),
-        ("data.options.levels=['a']", "command line: data.options.levels: is of a type that does not fit, got ['a']"),
+        ("data.options=3", "command line: data.options: is a table of keys, got 3"),
+        ("reward=[3]", "command line: reward.0: is a table of keys, got 3"),
         ("model=3", "command line: model: is a table of keys, got 3"),
         ("model.dtype=fp8", "command line: model.dtype: input should be 'float32', 'bfloat16' or 'float64', got 'fp8'"),
-        ("objective.preset=gpro", "command line: objective: unknown preset 'gpro'; there are dr_grpo, grpo"),
+        ("objective.preset=gpro", "command line: objective.preset: unknown preset 'gpro'; there are dr_grpo, grpo"),
         ("reward.2.weight=1", "reward.2.weight: 2 is none of the 2 entries, which count from 0"),
         ("reward.right.weight=1", "reward.right.weight: right is none of the 2 entries, which count from 0"),
         ("run.steps.more=1", "run.steps.more: steps is a value, not a table"),
@@ -153,12 +177,19 @@ def test_what_cannot_be_set_is_refused_by_key(recipe: Path, override: str, text:
         ("steps = 7", 'steps = "7"', "my.toml:2: run.steps: input should be a valid integer, got '7'"),
         ("weight = 0", "wieght = 0", "my.toml:16: reward.1.wieght: unknown key; did you mean weight?"),
         ('name = "form"', "", "my.toml:12: reward.1.name: is missing"),
-        ("pattern = 'a+'", "", "my.toml:14: reward.1: kind = 'pattern' needs `pattern`"),
-        ("levels = [1, 2]", "levels = {a = 1}", "my.toml:6: data.options.levels: is of a type that does not fit"),
+        ("pattern = 'a+'", "", "my.toml:12: reward.1.pattern: is missing"),
+        ("weight = 0", "ignore_case = true", "my.toml:16: reward.1.ignore_case: unknown key of kind 'pattern'; it"),
+        ("pattern = 'a+'", "patern = 'a+'", "my.toml:15: reward.1.patern: unknown key; did you mean pattern?"),
+        ('kind = "pattern"', "", "my.toml:12: reward.1.kind: is missing"),
         ("[run]", "[rnu]", "my.toml:1: rnu: unknown key; did you mean run?"),
-        ('name = "form"', 'name = "right"', "my.toml: two reward parts have the same name"),
-        ('task = "arithmetic"', "", "my.toml:4: data: give exactly one of data.task and data.file"),
-        ("clip_high = 0.28", "clip_low = 1.5", "my.toml:20: objective: clip_low > 1 would clip the ratio below"),
+        ('name = "form"', 'name = "right"', "my.toml:13: reward.1.name: another reward part is called 'right' too"),
+        ('task = "arithmetic"', "", "my.toml:4: data: names no prompts; give a `task` or a `file`"),
+        ('task = "arithmetic"', "file = 'q.csv'", "my.toml:6: data.options: are settings of a built-in task, but"),
+        (
+            "clip_high = 0.28",
+            "clip_low = 1.5",
+            "my.toml:20: objective.clip_low: input should be less than or equal to 1",
+        ),
     ],
 )
 def test_a_fault_in_a_file_is_named_by_line(recipe: Path, old: str, new: str, text: str) -> None:
@@ -170,16 +201,22 @@ def test_a_fault_in_a_file_is_named_by_line(recipe: Path, old: str, new: str, te
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (["sampling.group_size=1"], "command line: sampling.group_size = 1 leaves a group baseline nothing to compare"),
-        (["sampling.top_p=0.9"], "command line: sampling: top_p < 1 or top_k > 0 cut the distribution"),
-        (["sampling.top_k=50"], "command line: sampling: top_p < 1 or top_k > 0 cut the distribution"),
-        (["data.file=q.jsonl"], "my.toml:5: data: give exactly one of data.task and data.file"),
-        (["objective.clip_low=1.01"], "command line: objective: clip_low > 1 would clip the ratio below at a negative"),
-        (["optim.minibatches=257"], "command line: optim.minibatches is larger than the number of rollouts of a step"),
+        (["sampling.group_size=1"], "sampling.group_size: 1 leaves a group baseline nothing to compare with; use at"),
+        (
+            ["sampling.top_p=0.9"],
+            "sampling.top_p: cuts the distribution that is sampled but not the one that is trained",
+        ),
+        (
+            ["sampling.top_k=50"],
+            "sampling.top_k: cuts the distribution that is sampled but not the one that is trained",
+        ),
+        (["data.file=q.jsonl"], "data.file: stands beside `task`; give one of the two"),
+        (["objective.clip_low=1.01"], "objective.clip_low: input should be less than or equal to 1, got 1.01"),
+        (["optim.minibatches=257"], "optim.minibatches: cuts a batch of 256 rollouts into more pieces than it has"),
     ],
 )
 def test_contradictions_are_refused(recipe: Path, overrides: list[str], text: str) -> None:
-    assert refused([recipe], *overrides).startswith(text)
+    assert refused([recipe], *overrides).startswith(f"command line: {text}")
 
 
 def test_group_size_one_is_allowed_without_a_group_baseline(recipe: Path) -> None:
@@ -215,11 +252,43 @@ def test_dump_is_a_recipe_of_the_same_values(recipe: Path) -> None:
     assert dump(again) == dump(loaded)
 
 
+def test_sampling_settings_are_the_records() -> None:
+    section = SamplingSection(max_tokens=9, temperature=0.7, stop=["\n"], stop_token_ids=[3, 4])
+    assert section.settings() == Sampling(9, 0.7, ("\n",), (3, 4))
+    assert section.settings(temperature=0) == Sampling(9, 0, ("\n",), (3, 4))
+
+
+SUPERVISED = 'output = "m"\n[data]\nfile = "examples.jsonl"\n'
+
+
 def test_supervised_recipe_has_its_own_keys(recipe: Path) -> None:
-    recipe.write_text('output = "m"\n[data]\ntask = "arithmetic"\n', encoding="utf-8")
+    recipe.write_text(SUPERVISED, encoding="utf-8")
     loaded, origin = load([recipe], ["training.steps=5"], SftRecipe)
     assert (loaded.output, loaded.training.steps) == ("m", 5)
     assert origin["output"] == "my.toml:1"
     recipe.write_text('[data]\ntask = "arithmetic"\n', encoding="utf-8")
     with pytest.raises(RecipeError, match=r"my\.toml: output: is missing"):
         load([recipe], [], SftRecipe)
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("run.steps=5", "run.steps: unknown key; did you mean training.steps?"),
+        ("run.name=x", "run.name: unknown key; did you mean optim.name?"),
+        ("run.folder=x", "run.folder: unknown key; there are seed, threads"),
+        ("optim.minibatches=2", "optim.minibatches: unknown key; there are name, learning_rate"),
+        ("optim.epochs=2", "optim.epochs: unknown key; there are name, learning_rate"),
+        (
+            "data.validation_share=0.5",
+            "data.validation_share: unknown key; there are task, options, file",
+        ),
+        ("data.answer_required=false", "data.answer_required: unknown key; there are task"),
+        ("model={source = 'a', heads = 2}", "model.heads: describes a new model, but `source` names one that exists"),
+    ],
+)
+def test_supervised_recipe_refuses_what_it_would_not_read(recipe: Path, override: str, text: str) -> None:
+    recipe.write_text(SUPERVISED, encoding="utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load([recipe], [override], SftRecipe)
+    assert str(caught.value).startswith(f"command line: {text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cupola.core.config import Recipe, commented, load_recipe, starting_recipe
+from cupola.core.config import FunctionReward, Recipe, commented, load_recipe, starting_recipe
 from cupola.core.records import RecipeError
 
 CASES = {
@@ -52,7 +52,7 @@ def test_starting_recipe_shows_every_key_under_its_meaning(tmp_path: Path, case:
 def test_starting_recipe_takes_what_the_user_brings(tmp_path: Path) -> None:
     made = parse(tmp_path, starting_recipe("q.csv", "org/name", "rewards.py:mine"))
     assert (made.data.file, made.data.chat, made.model.source) == ("q.csv", True, "org/name")
-    assert (made.reward[0].kind, made.reward[0].path) == ("function", "rewards.py:mine")
+    assert made.reward == [FunctionReward(name="reward", path="rewards.py:mine")]
     own = parse(tmp_path, starting_recipe(None, "embedded", None))
     assert (own.data.task, own.reward[0].kind) == ("arithmetic", "exact")
 

@@ -1,72 +1,48 @@
-"""A run folder written by the real writer, with values a reader of the tests can compute by hand."""
+"""A run folder made by the real producers, with values a reader of the tests can compute by hand.
+
+Made up are the answers, and the curves of `train_row`.
+"""
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cupola.core.records import Completion, Group, Outcome, Prompt, Rollout, Verdict
-from cupola.core.runlog import RunWriter
+from cupola.core.config import Recipe, dump, validate
+from cupola.core.records import Completion, EvalSample, Group, Outcome, Prompt, Rollout, Verdict
+from cupola.core.runlog import Layout, RunWriter, write_evaluation
+from cupola.prove.evaluation import summarise
+from cupola.train.ledger import Weighted, ledger_row
+from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
 
 HOSTILE = "<script>document.title='owned'</script>\u202eevil\x07 & 'quoted'"
-MANIFEST = {
-    "schema": 1,
-    "state": "finished",
-    "recipe": {
-        "run": {"seed": 7, "steps": 60},
-        "model": {"source": "embedded"},
-        "sampling": {"max_tokens": 32},
-        "objective": {"preset": "dr_grpo"},
-    },
-    "versions": {"cupola": "0.1.0", "torch": "2.13.0"},
-    "git_revision": "0123abc",
-}
-LEDGER = [
-    {
-        "update": 0,
-        "term": "policy",
-        "rule": "constant",
-        "formula": "1 / (N · L_max)",
-        "value": 1 / 16384,
-        "counted": {"rollouts": 512, "tokens": 12800, "prompts": 32},
-        "excluded": {"unscorable": 2},
-        "shares": {"correct": 0.5},
-        "words": ["Every token weighs the same: 1 / (512 · 32).", "A long wrong answer is pushed down harder."],
-        "why": "Length must not be paid for.",
-    },
-]
-SUMMARY = {
-    "id": "at-end",
-    "split": "test",
-    "questions": 300,
-    "samples": 16,
-    "temperature": 1.0,
-    "arms": {
-        "base": {
-            "greedy": {"value": 0.503, "low": 0.447, "high": 0.559},
-            "best_temperature": {"temperature": 0.3, "value": 0.498, "low": 0.45, "high": 0.546},
-            "pass@1": {"value": 0.412, "low": 0.38, "high": 0.444},
-            "maj@16": {"value": 0.537, "low": 0.48, "high": 0.593},
-            "pass@16": {"value": 0.883, "low": 0.847, "high": 0.92},
-        },
-        "trained": {
-            "greedy": {"value": 0.84, "low": 0.798, "high": 0.882},
-            "pass@1": {"value": 0.781, "low": 0.745, "high": 0.817},
-            "maj@16": {"value": 0.847, "low": 0.806, "high": 0.888},
-            "pass@16": {"value": 0.93, "low": 0.901, "high": 0.959},
-        },
-    },
-    "differences": [
-        {"name": "trained pass@1 - base pass@1", "value": 0.369, "low": 0.33, "high": 0.408},
-        {"name": "trained greedy - base best", "value": 0.337, "low": 0.278, "high": 0.396},
-        {"name": "trained pass@1 - base best", "value": 0.283, "low": 0.233, "high": 0.333},
-        {"name": "trained pass@16 - base pass@16", "value": 0.047, "low": -0.002, "high": 0.096},
-    ],
-    "verdict": {"word": "learned", "reason": "Greedy and sampled answers both beat the base at its best temperature."},
-}
+
+
+def recipe(steps: int, prompts: int, size: int) -> Recipe:
+    """What a run of these sizes would have been trained by."""
+    table: dict[str, Any] = {
+        "run": {"name": "made", "seed": 7, "steps": steps},
+        "data": {"task": "arithmetic"},
+        "sampling": {"prompts_per_step": prompts, "group_size": size, "max_tokens": 32},
+        "reward": [
+            {"name": "answer", "kind": "exact"},
+            {"name": "format", "kind": "pattern", "pattern": ".*", "weight": 0.1},
+        ],
+        "objective": {"preset": "dr_grpo", "why": {"policy": "Length must not be paid for."}},
+    }
+    return validate(table, Recipe)
+
+
+def begin(root: Path, steps: int = 60, prompts: int = 6, size: int = 8) -> RunWriter:
+    """A run folder whose first attempt has begun."""
+    made = recipe(steps, prompts, size)
+    writer = RunWriter.create(root, new_manifest(made, {}, data={}, model={"digest": "0123abc"}), dump(made))
+    attempt_started(writer, 0)
+    return writer
 
 
 def rollout(text: str, right: bool | None, tokens: int = 25, tidy: bool = True) -> Rollout:
@@ -83,18 +59,32 @@ def rollout(text: str, right: bool | None, tokens: int = 25, tidy: bool = True) 
     return Rollout(completion, {"answer": judged, "format": form}, reward, right)
 
 
-def outcomes(group: Group) -> list[Outcome]:
-    """Reward less the group's mean, and equal weight, as a dead group would not have them."""
+def outcomes(group: Group, rollouts: int = 512) -> list[Outcome]:
+    """Reward less the group's mean, and an equal share of the weight, where the group has signal; else what is left."""
     if group.state in ("dead", "unscorable"):
-        advantage = 0.0 if group.state == "dead" else None
-        return [Outcome(advantage, 0.0, None, False, f"{group.state}_group")] * len(group.rollouts)
+        reason = "dead_group" if group.state == "dead" else "unscorable"
+        return [Outcome(None if each.reward is None else 0.0, 0.0, None, False, reason) for each in group.rollouts]
     mean = sum(group.rewards) / len(group.rewards)
     return [
         Outcome(None, 0.0, None, False, "unscorable")
         if each.reward is None
-        else Outcome(each.reward - mean, 1 / 512, None, True)
+        else Outcome(each.reward - mean, 1 / rollouts, None, True)
         for each in group.rollouts
     ]
+
+
+def ledger(groups: Sequence[Group], found: dict[str, list[Outcome]]) -> list[dict[str, Any]]:
+    """The row of the policy term: every rollout in the counts, those without an advantage not forwarded."""
+    pairs = [pair for group in groups for pair in zip(group.rollouts, found[group.id], strict=True)]
+    solved = [group.solve_rate for group in groups for _ in group.rollouts]
+    weighted = [
+        Weighted(outcome.weight_share or 0.0, rollout.correct, rollout.completion.n_tokens, rate)
+        for (rollout, outcome), rate in zip(pairs, solved, strict=True)
+    ]
+    counts = (len(pairs), sum(rollout.completion.n_tokens for rollout, _ in pairs), len(groups))
+    row = ledger_row("policy", "constant", counts, 32, {}, weighted, "Length must not be paid for.")
+    forwarded = sum(outcome.used for _, outcome in pairs)
+    return [{"update": 0, **row, "forwarded": forwarded, "skipped": len(pairs) - forwarded}]
 
 
 def train_groups(step: int, count: int, size: int) -> list[Group]:
@@ -163,26 +153,49 @@ def train_row(step: int, last: int) -> dict[str, float | None]:
 
 
 def write_run(root: Path, steps: int, prompts: int = 6, size: int = 8, every: int = 10) -> Path:
-    """A finished run of `steps` steps with rollouts at its validated steps and at the middle."""
-    writer = RunWriter.create(root, MANIFEST, '[data]\ntask = "arithmetic"\n')
-    kept = {1, steps // 2 + 1, steps} if steps else set()
+    """A finished run of `steps` steps with rollouts and ledger at its first, middle and last step."""
+    writer = begin(root, steps, prompts, size)
+    kept = {1, steps // 2 + 1, steps}
     for step in range(steps + 1):
-        groups = train_groups(step, prompts, size) if step in kept else []
+        trained = train_groups(step, prompts, size) if step in kept else []
         validated = step % every == 0 or step == steps
-        if validated:
-            value = 0.41 + 0.37 * (1 - math.exp(-2.2 * step / max(1, steps)))
-            row = {"correct/mean": value, "correct/mean_low": value - 0.05, "correct/mean_high": value + 0.05}
-            writer.metrics(step, "validation", {**row, "correct/greedy": value + 0.07})
-            groups += validation_groups(step, steps)
+        checked = validation_groups(step, steps) if validated else []
+        if trained:
+            found = {group.id: outcomes(group, prompts * size) for group in trained}
+            writer.ledger(step, ledger(trained, found))
+        if trained or checked:
+            writer.rollouts(step, [*trained, *checked], found if trained else {}, "answer")
         if step:
             writer.metrics(step, "train", train_row(step, steps))
-            writer.ledger(step, LEDGER)
-        if groups:
-            writer.rollouts(step, groups, {g.id: outcomes(g) for g in groups if g.split == "train"}, "answer")
+        if validated:
+            value = 0.41 + 0.37 * (1 - math.exp(-2.2 * step / steps))
+            row = {"correct/mean": value, "correct/mean_low": value - 0.05, "correct/mean_high": value + 0.05}
+            writer.metrics(step, "validation", {**row, "correct/greedy": value + 0.07})
+    attempt_ended(writer, "finished", None)
     return root
 
 
-def write_evaluation(root: Path) -> None:
-    folder = root / "evals" / "at-end"
-    folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps(SUMMARY), encoding="utf-8")
+def answers(arm: str, mode: str, right: Sequence[int], samples: int) -> list[EvalSample]:
+    """`right[q]` right answers of `samples` to question q, the right ones first."""
+    return [
+        EvalSample(arm, f"q{q}", mode, i, "text", "right" if i < n else "wrong", i < n, 25, "stop")
+        for q, n in enumerate(right)
+        for i in range(samples)
+    ]
+
+
+def write_evaluation_of(root: Path) -> None:
+    """Base against trained on 100 questions.
+
+    Base: greedy 40 right, at temperature 0.3 50; four samples at 1 hold 2 right answers in 50 questions and 1 in 28.
+    Trained: greedy and all four samples right in 80 questions.
+    """
+    samples = [
+        *answers("base", "greedy", [1] * 40 + [0] * 60, 1),
+        *answers("base", "t=0.3", [4] * 50 + [0] * 50, 4),
+        *answers("base", "t=1.0", [2] * 50 + [1] * 28 + [0] * 22, 4),
+        *answers("trained", "greedy", [1] * 80 + [0] * 20, 1),
+        *answers("trained", "t=1.0", [4] * 80 + [0] * 20, 4),
+    ]
+    summary = summarise(samples, split="test", temperature=1.0, base_best=("t=0.3", 0.3), ks=[4])
+    write_evaluation(Layout(root), "at-end", samples, summary)

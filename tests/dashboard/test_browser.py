@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dashboard_run import HOSTILE
@@ -21,9 +22,9 @@ def browser() -> Iterator[Browser]:
             yield launched
 
 
-def open_page(browser: Browser, path: Path, **options: object) -> tuple[Page, list[str]]:
+def open_page(browser: Browser, path: Path, **options: Any) -> tuple[Page, list[str]]:
     """The page and everything it complained of or asked for beyond itself."""
-    page, noise = browser.new_page(**options), []  # type: ignore[arg-type]
+    page, noise = browser.new_page(**options), list[str]()
     page.on("console", lambda message: noise.append(message.text))
     page.on("pageerror", lambda error: noise.append(str(error)))
     page.on("request", lambda request: noise.append(request.url))
@@ -46,7 +47,7 @@ def test_hostile_text_is_shown_and_does_nothing(browser: Browser, hostile_run: P
     assert noise == []
     assert page.title() == "hostile · cupola"
     shown = page.locator(".answers .completion").all_inner_texts()
-    assert HOSTILE.replace("\u202e", "\\u202e").replace("\x07", "\\u0007") in shown
+    assert HOSTILE.replace("\u202e", "\\u202e").replace("\x07", "\\x07") in shown
     page.close()
 
 

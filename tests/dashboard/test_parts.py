@@ -2,16 +2,21 @@
 
 from pathlib import Path
 
-from cupola.core.runlog import RunReader, RunWriter
+import pytest
+from dashboard_run import answers, begin
+
+from cupola.core.runlog import RunReader, RunWriter, write_evaluation
+from cupola.core.stats import Estimate
 from cupola.dashboard.figures import charts
 from cupola.dashboard.groups import choose, kind, shade, shown_steps
-from cupola.dashboard.questions import Question, timeline
+from cupola.dashboard.questions import Course, timeline
 from cupola.dashboard.report import newest_update, provenance
 from cupola.dashboard.summary import facts, gains, tiles, wall_time
+from cupola.prove.evaluation import summarise
 
 
 def question(*shares: float | None) -> str:
-    return Question("?", shares).kind
+    return Course("?", shares).kind
 
 
 def test_each_class_of_question() -> None:
@@ -71,28 +76,34 @@ def test_the_evaluation_stands_side_by_side(run: Path) -> None:
     assert found.arms == ("base", "trained")
     assert [measure.label.partition(",")[0] for measure in found.measures] == [
         "Greedy",
-        "Best temperature (0.3)",
+        "Best temperature (t=0.3)",
         "pass@1",
-        "maj@16",
-        "pass@16",
+        "maj@4",
+        "pass@4",
     ]
     base, trained = found.measures[1].estimates
-    assert (base.value, base.low, base.high) == (0.498, 0.45, 0.546)
-    assert trained.value is None
+    # 50 of 100 questions right: standard error sqrt(25 / 99 / 100) = 0.0502519, t(0.975, 99) = 1.984217
+    assert (base.value, base.low, base.high) == pytest.approx((0.5, 0.400289, 0.599711), abs=1e-6)
+    assert trained == Estimate(None, None, None, 0)
     low, value, high = found.differences[-1].bar or (0, 0, 0)
     assert low < 90 < value < high, "zero is the middle of the axis, and the interval holds it"
 
 
-def test_a_summary_with_next_to_nothing_in_it(run: Path, tmp_path: Path) -> None:
-    writer = RunWriter.create(tmp_path / "bare", {}, "")
-    assert gains(RunReader(tmp_path / "bare")) is None
-    folder = writer.layout.evals / "x"
-    folder.mkdir(parents=True)
-    (folder / "summary.json").write_text('{"arms": {"only": {"greedy": 0.5}}, "verdict": null}')
-    found = gains(RunReader(tmp_path / "bare"))
+def test_one_arm_has_no_verdict(tmp_path: Path) -> None:
+    writer = begin(tmp_path / "lone")
+    assert gains(RunReader(tmp_path / "lone")) is None
+    samples = [*answers("model", "greedy", [1, 0], 1), *answers("model", "t=0.7", [1, 1], 2)]
+    write_evaluation(writer.layout, "x", samples, summarise(samples, split="dev", temperature=0.7, ks=()))
+    found = gains(RunReader(tmp_path / "lone"))
     assert found is not None
-    assert (found.arms, found.word, found.differences) == (("only",), None, ())
-    assert found.measures[0].estimates[0].value == 0.5
+    assert (found.arms, found.word, found.reason, found.differences) == (("model",), None, None, ())
+    assert [measure.label for measure in found.measures] == [
+        "Greedy",
+        "pass@1, one sample at temperature 0.7",
+        "maj@2, the majority of 2 samples",
+        "pass@2, any of 2 samples",
+    ]
+    assert found.measures[1].estimates[0].value == 0.5
 
 
 def test_headline_numbers_run_from_the_first_to_the_last(run: Path) -> None:

@@ -9,8 +9,8 @@ from cupola.dashboard.plot import (
     WIDTH,
     Axis,
     Chart,
+    Curve,
     Point,
-    Series,
     caption,
     plot,
     stretches,
@@ -21,9 +21,9 @@ from cupola.dashboard.plot import (
 )
 
 
-def chart(*values: float | None, **options: object) -> Chart:
+def chart(*values: float | None, limit: tuple[float, str] | None = None) -> Chart:
     points = tuple(Point(step, value) for step, value in enumerate(values, 1))
-    return Chart("Reward", "mean", (Series("reward", points),), **options)  # type: ignore[arg-type]
+    return Chart("Reward", "mean", (Curve("reward", points),), limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_missing_value_is_a_gap_and_never_a_zero() -> None:
     assert mark.path.count("M") == 1
     assert mark.path.count("L") == 1
     assert len(mark.dots) == 1, "a point between gaps has no line, so it is drawn as a dot"
-    assert [len(s) for s in stretches(chart(1.0, 2.0, None, 3.0).series[0].points)] == [2, 1]
+    assert [len(s) for s in stretches(chart(1.0, 2.0, None, 3.0).curves[0].points)] == [2, 1]
 
 
 def test_the_value_axis_starts_at_zero() -> None:
@@ -86,8 +86,8 @@ def test_one_step_is_drawn_in_the_middle() -> None:
 
 
 def test_intervals_become_whiskers() -> None:
-    series = Series("validation", (Point(0, 0.5, 0.4, 0.6), Point(1, 0.7)), measured=True)
-    mark = plot(Chart("Right", "share", (series,), fixed=(0, 1))).marks[0]
+    curve = Curve("validation", (Point(0, 0.5, 0.4, 0.6), Point(1, 0.7)), measured=True)
+    mark = plot(Chart("Right", "share", (curve,), fixed=(0, 1))).marks[0]
     assert len(mark.whiskers) == 1
     assert mark.whiskers[0][1] - mark.whiskers[0][2] == pytest.approx(0.2 * (BOTTOM - TOP), abs=0.11)
 
@@ -110,7 +110,7 @@ def test_a_long_table_says_how_many_steps_it_leaps() -> None:
 def test_thinning_keeps_the_ends_the_spike_and_the_gap() -> None:
     values: list[float | None] = [1.0] * 10_000
     values[5000], values[7000] = 99.0, None
-    kept = thin(chart(*values).series[0].points, 300)
+    kept = thin(chart(*values).curves[0].points, 300)
     assert len(kept) <= 303
     assert (kept[0].step, kept[-1].step) == (1, 10_000)
     assert 99.0 in [point.value for point in kept]

@@ -41,7 +41,7 @@ def test_durations() -> None:
 
 def test_hidden_characters_are_spelled_out_and_markup_is_text() -> None:
     assert visible("a\u202eb\x07<i>\n\t") == (
-        'a<span class="esc">\\u202e</span>b<span class="esc">\\u0007</span>&lt;i&gt;\n\t'
+        'a<span class="esc">\\u202e</span>b<span class="esc">\\x07</span>&lt;i&gt;\n\t'
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cupola.core.records import Finding
 from cupola.core.runlog import RunReader, RunWriter
-from cupola.watch.diagnosis import LiveDiagnosis, diagnose, diagnose_run, exit_code
+from cupola.watch.diagnosis import LiveDiagnosis, diagnose_rows, diagnose_run, exit_code
 
 RECIPE = {"sampling": {"max_tokens": 64, "group_size": 8}, "validation": {"questions": 100, "samples": 4}}
 
@@ -57,7 +57,7 @@ def ruined() -> list[dict[str, Any]]:
 
 
 def test_a_healthy_run_raises_no_alarm_although_its_gradient_norm_rises() -> None:
-    found = {finding.name: finding for finding in diagnose(healthy(), RECIPE)}
+    found = {finding.name: finding for finding in diagnose_rows(healthy(), RECIPE).findings}
     assert {name: finding.severity for name, finding in found.items()} == {
         "learning": "info",
         "dead_groups_taking_over": "info",
@@ -76,14 +76,16 @@ def test_no_alarm_at_any_step_of_healthy_runs() -> None:
 
 
 def test_ruin_is_an_error_and_comes_first() -> None:
-    found = diagnose(ruined(), RECIPE)
+    found = diagnose_rows(ruined(), RECIPE).findings
     assert (found[0].name, found[0].severity, found[0].steps) == ("policy_destroyed", "error", (30, 59))
     assert exit_code(found) == 3
 
 
 def test_the_loss_and_the_gradient_norm_decide_nothing() -> None:
     wild = [{**row, "loss": 50.0 * row["step"], "grad_norm": 1e3} for row in healthy()]
-    assert [f.name for f in diagnose(wild, RECIPE)] == [f.name for f in diagnose(healthy(), RECIPE)]
+    assert [f.name for f in diagnose_rows(wild, RECIPE).findings] == [
+        f.name for f in diagnose_rows(healthy(), RECIPE).findings
+    ]
 
 
 def test_live_reports_once_and_asks_for_what_the_recipe_says() -> None:
@@ -99,6 +101,30 @@ def test_live_reports_once_and_asks_for_what_the_recipe_says() -> None:
     assert [step for step, action in actions.items() if action == "stop"] == sorted(
         {step for step, name in reported if name in ("policy_destroyed", "dead_groups_taking_over")}
     )
+
+
+def test_a_hard_start_does_not_stop_a_run_that_learns_later() -> None:
+    """Nine groups of ten dead and all wrong at first; from step 10 on right answers come."""
+    reported: list[tuple[int, str, str]] = []
+    live = LiveDiagnosis(
+        {**RECIPE, "run": {"steps": 60}, "diagnosis": {"on_warning": "stop"}},
+        lambda step, found: reported.append((step, found.name, found.severity)),
+    )
+    for step in range(1, 31):
+        risen = max(0.0, 0.03 * (step - 10))
+        shares = {"groups/dead_wrong": 0.9 - risen, "groups/dead_right": 0.0, "groups/dead": 0.9 - risen}
+        row = {"step": step, "split": "train", "correct/mean": 0.01 + risen / 2, **shares}
+        assert live(step, [row], []) == "continue"
+    assert reported == [(5, "dead_groups_taking_over", "info")]
+
+
+def test_a_hard_start_that_stays_hard_stops_the_run_once_a_trend_could_show() -> None:
+    live = LiveDiagnosis(
+        {**RECIPE, "run": {"steps": 60}, "diagnosis": {"on_warning": "stop"}}, lambda step, found: None
+    )
+    shares = {"groups/dead_wrong": 0.7, "groups/dead_right": 0.0, "groups/dead": 0.7, "groups/with_signal": 0.3}
+    rows = [{"step": step, "split": "train", "correct/mean": 0.05, **shares} for step in range(1, 26)]
+    assert [row["step"] for row in rows if live(row["step"], [row], []) == "stop"] == [20]
 
 
 def test_a_risen_severity_is_reported_again() -> None:
@@ -142,7 +168,7 @@ def test_a_thousand_rows_take_milliseconds() -> None:
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        diagnose(rows, RECIPE)
+        diagnose_rows(rows, RECIPE)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.05  # 4 ms on an idle core; the margin is for a busy one
 
@@ -161,7 +187,7 @@ ROW = st.tuples(st.sampled_from(["train", "validation"]), st.fixed_dictionaries(
 @given(st.lists(ROW, min_size=20, max_size=40))
 def test_any_numbers_are_judged_without_an_error(table: list[tuple[str, dict[str, float | None]]]) -> None:
     rows = [{"step": i, "split": split, **values} for i, (split, values) in enumerate(table)]
-    for finding in diagnose(rows):
+    for finding in diagnose_rows(rows).findings:
         assert finding.steps[0] <= finding.steps[1]
         assert all(
             value is None or isinstance(value, str | int) or math.isfinite(value) for value in finding.values.values()

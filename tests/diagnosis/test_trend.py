@@ -1,4 +1,4 @@
-"""The robust readings, by hand."""
+"""The robust measures, by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from cupola.core.config import Recipe, validate
 from cupola.watch.diagnosis import CannotJudge, Context, Points, Series
 from cupola.watch.diagnosis.trend import Change, change, level, share_change, since, window
 
@@ -72,11 +73,37 @@ def test_need_names_the_best_filled_key() -> None:
 
 
 def test_roles_from_the_recipe() -> None:
-    parts = [{"name": "tidy", "kind": "pattern"}, {"name": "mine", "kind": "function"}]
+    parts = [
+        {"name": "tidy", "kind": "pattern"},
+        {"name": "mine", "kind": "function"},
+        {"name": "brief", "kind": "function", "role": "other"},
+        {"name": "tagged", "kind": "function", "role": "format"},
+    ]
     context = Context.of({"reward": parts, "validation": {"questions": 50, "samples": 0}}, [])
     assert context.correctness == ("correct/mean", "rewards/mine/mean")
-    assert context.form == ("rewards/tidy/mean",)
+    assert context.form == ("rewards/tidy/mean", "rewards/tagged/mean")
     assert context.answers == 50
+
+
+@pytest.mark.parametrize(
+    ("parts", "correct", "form"),
+    [
+        ([("a", "pattern", None), ("b", "exact", "other"), ("c", "exact", None)], "c", ("a",)),
+        ([("a", "exact", None), ("b", "pattern", "correctness")], "b", ()),
+        ([("a", "pattern", None), ("b", "pattern", None)], "a", ("b",)),
+        ([("a", "exact", "other"), ("b", "pattern", "other")], "a", ()),
+    ],
+)
+def test_correctness_is_the_part_that_the_recipe_names(
+    parts: list[tuple[str, str, str | None]], correct: str, form: tuple[str, ...]
+) -> None:
+    extra = {"pattern": {"pattern": "x"}, "exact": {}}
+    listed = [{"name": name, "kind": kind, "role": role, **extra[kind]} for name, kind, role in parts]
+    context = Context.of({"reward": listed}, [])
+    assert context.correctness == ("correct/mean", f"rewards/{correct}/mean")
+    assert context.form == tuple(f"rewards/{name}/mean" for name in form)
+    recipe = validate({"data": {"task": "arithmetic"}, "reward": listed}, Recipe)
+    assert recipe.correctness_part() == correct
 
 
 def test_roles_from_names() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cupola.core.records import DataError, EvalSample
-from cupola.core.runlog import Layout, read_parquet
-from cupola.prove.evaluation import choose_temperature, mode_of, summarise, table, temperature_of, write
+from cupola.core.runlog import Layout, read_parquet, write_evaluation
+from cupola.prove.evaluation import choose_temperature, mode_of, summarise, table, temperature_of
 
 T_3 = 3.182446305  # 0.975 quantile of Student's t with 3 degrees of freedom
 
@@ -226,7 +226,7 @@ def test_table() -> None:
 def test_written_files_read_back(tmp_path: Path) -> None:
     summary = compare(FOUR)
     layout = Layout(tmp_path)
-    write(layout, "test", FOUR, summary)
+    write_evaluation(layout, "test", FOUR, summary)
     rows = read_parquet(layout.evals / "test" / "samples.parquet")
     assert [EvalSample(**row) for row in rows] == FOUR
     assert (layout.evals / "test" / "summary.json").read_text().startswith('{\n "id": "test"')

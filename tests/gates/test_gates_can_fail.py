@@ -18,9 +18,9 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The configuration and the package's code."""
+    """The configuration and the code that it names."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for part in ("src", "scripts"):
+    for part in ("src", "scripts", "examples", "benchmarks"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
     return tmp_path
 
@@ -99,6 +99,16 @@ def test_import_linter_names_the_contract_that_an_import_breaks(copy: Path, name
 def test_the_size_gate_names_a_function_of_61_lines(copy: Path) -> None:
     plant(copy, "core/planted.py", "def planted() -> None:\n" + "    pass\n" * 60)
     assert oversized(copy / "src") == ["cupola/core/planted.py:1: planted has 61 lines, at most 60"]
+
+
+def test_the_size_gate_names_a_command_with_a_body_of_26_lines(copy: Path) -> None:
+    module = copy / "src" / "cupola" / "cli" / "reading.py"
+    start = len(module.read_text(encoding="utf-8").splitlines()) + 1
+    plant(copy, "cli/reading.py", "def planted() -> None:\n" + "    pass\n" * 26)
+    table = module.with_name("app.py")
+    table.write_text(table.read_text(encoding="utf-8").replace("COMMANDS = (", "COMMANDS = (reading.planted,", 1))
+    fault = f"cupola/cli/reading.py:{start}: command planted has a body of 26 lines, at most 25"
+    assert oversized(copy / "src") == [fault]
 
 
 def test_the_torch_free_gate_names_torch(copy: Path) -> None:

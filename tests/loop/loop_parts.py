@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
 
 from cupola.core.config import Recipe, validate
-from cupola.core.records import Completion, Group, Prompt, Rollout, Verdict
-from cupola.train.loop import Learner
+from cupola.core.records import Completion, Group, Outcome, Prompt, Rollout, Verdict
+from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps
+from cupola.train.loop.account import ledger_rows, outcomes, update_metrics
 from cupola.train.models import Policy, new_policy
 
 MAX_TOKENS = 12
@@ -65,6 +67,26 @@ def recipe(objective: Mapping[str, Any] | None = None, optim: Mapping[str, Any] 
         **other,
     }
     return validate(values, Recipe)
+
+
+@dataclass
+class Updated:
+    """What an update booked."""
+
+    outcomes: dict[str, list[Outcome]]
+    metrics: dict[str, float | None]
+    ledger: list[dict[str, Any]]
+
+
+def update(learner: Learner, groups: Sequence[Group]) -> Updated:
+    """Plan, take and book the optimiser steps of one batch, as the loop does. The scale's ledger rows are left out."""
+    batch = Batch.of(groups, learner.policy.encode)
+    advantages = batch_advantages(batch, learner.recipe.objective)
+    plans = plan_steps(batch, advantages, learner.recipe)
+    book = learner.update(batch, advantages, plans)
+    ledger = [row for row in ledger_rows(plans, book, groups, learner.recipe) if row["term"] != "scale"]
+    became = outcomes(batch, advantages, groups, plans, book)
+    return Updated(became, update_metrics(batch, groups, plans, book), ledger)
 
 
 def gradients_of(learner: Learner) -> list[list[Tensor]]:

@@ -85,7 +85,7 @@ def test_the_timeline_follows_every_question_from_the_start(reader: RunReader) -
     for step in (0, 2, 4, 6):
         validated = reader.rollouts(step, "validation")
         assert len(validated) == 4 * 2 + 4
-        assert sum(row["group_id"].endswith("greedy") for row in validated) == 4
+        assert sum(row["mode"] == "greedy" for row in validated) == 4
 
 
 def test_the_ledger_has_a_row_per_update_and_term(reader: RunReader) -> None:
@@ -93,7 +93,7 @@ def test_the_ledger_has_a_row_per_update_and_term(reader: RunReader) -> None:
         (step, 2 * step - 1 + half, term)
         for step in range(1, STEPS + 1)
         for half in (0, 1)
-        for term in ("policy", "kl", "entropy")
+        for term in ("policy", "kl", "entropy", *(["scale"] if half else []))
     ]
 
 
@@ -177,13 +177,13 @@ def test_a_live_warning_does_what_the_recipe_says(tmp_path: Path, action: str, s
         tmp_path,
         f"diagnosis.on_warning={action}",
         "sampling.max_tokens=2",
-        "run.steps=20",
-        "validation.every=20",
+        "run.steps=23",
+        "validation.every=23",
         view=View(finding=lambda step, finding: heard.append((step, finding.name))),
     )
     assert trained.state == state
     assert "high_truncation" in [name for _, name in heard]
-    assert (trained.step < 20) == (action != "warn")
+    assert (trained.step < 23) == (action != "warn")
     findings = RunReader(trained.folder).findings()
     assert [(row["step"], row["name"]) for row in findings] == heard
     if action == "pause":

@@ -10,8 +10,9 @@ from loop_parts import difference, plain_logps, tiny_policy
 
 from cupola.core.config import Optim
 from cupola.core.records import DataError, NumericalError, Prompt
-from cupola.train.loop import TARGET, supervised
+from cupola.train.loop import supervised
 from cupola.train.models import Policy
+from cupola.train.tasks import TARGET
 
 EXAMPLES = [Prompt(f"{a}+{b}=", columns={TARGET: str(a + b)}) for a, b in [(1, 2), (10, 20), (100, 7), (5, 5)]]
 SGD = {"name": "sgd", "schedule": "constant", "max_grad_norm": 1e9}

@@ -7,7 +7,17 @@ import math
 
 import pytest
 import torch
-from loop_parts import PlainLoss, difference, gradients_of, group, mixed_groups, plain_logps, recipe, tiny_policy
+from loop_parts import (
+    PlainLoss,
+    difference,
+    gradients_of,
+    group,
+    mixed_groups,
+    plain_logps,
+    recipe,
+    tiny_policy,
+    update,
+)
 
 from cupola.core.records import NumericalError
 from cupola.train.loop import Learner
@@ -26,7 +36,7 @@ def dead_groups() -> list:
 def test_the_first_update_on_policy_moves_the_weights_though_the_loss_is_zero() -> None:
     learner = Learner(tiny_policy(), None, recipe(optim=ADAMW))
     before = weights(learner)
-    updated = learner.update(mixed_groups()[:1])
+    updated = update(learner, mixed_groups()[:1])
     assert updated.metrics["loss"] == pytest.approx(0, abs=1e-12)
     assert updated.metrics["grad_norm"] > 0
     assert updated.metrics["learning_rate"] == 0.01
@@ -36,9 +46,9 @@ def test_the_first_update_on_policy_moves_the_weights_though_the_loss_is_zero() 
 
 def test_without_a_gradient_momentum_and_weight_decay_stand_still() -> None:
     learner = Learner(tiny_policy(), None, recipe(optim=ADAMW))
-    learner.update(mixed_groups())  # gives AdamW momentum
+    update(learner, mixed_groups())  # gives AdamW momentum
     before = weights(learner)
-    updated = learner.update(dead_groups())
+    updated = update(learner, dead_groups())
     assert weights(learner) == before
     assert (learner.planned, learner.version) == (2, 1)
     assert [updated.metrics[key] for key in ("loss", "grad_norm", "learning_rate")] == [None] * 3
@@ -51,7 +61,7 @@ def test_a_gradient_of_exactly_zero_is_no_gradient() -> None:
     reference = copy.deepcopy(policy.model).requires_grad_(False)
     learner = Learner(policy, reference, recipe({"beta": 0.1}, ADAMW))
     before = weights(learner)
-    learner.update(dead_groups())
+    update(learner, dead_groups())
     assert weights(learner) == before
     assert learner.version == 0
 
@@ -63,7 +73,7 @@ def test_a_gradient_that_is_not_finite_is_refused(minibatches: int) -> None:
         next(learner.policy.model.parameters())[5, 0] = math.nan
     before = weights(learner)
     with pytest.raises(NumericalError, match=r"optimiser step 1: .*norm is nan.*weights are those before"):
-        learner.update(mixed_groups())
+        update(learner, mixed_groups())
     assert weights(learner) == before
     assert learner.version == 0
     assert not learner.optimizer.state
@@ -78,7 +88,7 @@ def test_shares_of_the_gradients_weight_by_hand(rule: str) -> None:
         "sequence_mean": [3 / 6, 1 / 6, 1 / 6, 1 / 6],
         "token_mean": [9 / 22, 7 / 22, 1 / 22, 5 / 22],
     }[rule]
-    updated = Learner(tiny_policy(), None, recipe({"denominator": rule})).update([one])
+    updated = update(Learner(tiny_policy(), None, recipe({"denominator": rule})), [one])
     shares = [row.weight_share for row in updated.outcomes["g"]]
     assert shares == pytest.approx(expected, rel=1e-9)
     assert updated.ledger[0]["shares"]["correctness"] == pytest.approx(
@@ -88,7 +98,7 @@ def test_shares_of_the_gradients_weight_by_hand(rule: str) -> None:
 
 def test_outcomes_tell_the_kinds_of_rollouts_apart() -> None:
     learner = Learner(tiny_policy(), None, recipe())
-    updated = learner.update(mixed_groups())
+    updated = update(learner, mixed_groups())
     rows = updated.outcomes
     assert sum(row.weight_share for group in rows.values() for row in group) == pytest.approx(1)
     assert [row.used for row in rows["live"]] == [True] * 4
@@ -98,26 +108,26 @@ def test_outcomes_tell_the_kinds_of_rollouts_apart() -> None:
     }
     assert [row.advantage for row in rows["unscorable"]] == [0.0, None]
     assert [row.advantage is None for row in rows["holed"]] == [False, True, False, False]
-    assert [row.discard_reason for row in rows["holed"]] == [None, "unscorable", None, None]
+    assert [row.discard_reason for row in rows["holed"]] == [None, "unscored", None, None]
     assert all(row.logp_old is None for row in rows["dead"])
 
 
 def test_a_lone_reward_does_not_make_its_group_dead() -> None:
     """One reward of two: nothing to compare with. `unscorable` and `dead` are told apart, in the counts too."""
-    updated = Learner(tiny_policy(), None, recipe({"count_dead": False})).update(mixed_groups())
-    assert [row.discard_reason for row in updated.outcomes["unscorable"]] == ["unscorable", "unscorable"]
+    updated = update(Learner(tiny_policy(), None, recipe({"count_dead": False})), mixed_groups())
+    assert [row.discard_reason for row in updated.outcomes["unscorable"]] == ["unscorable_group", "unscored"]
     assert updated.ledger[0]["excluded"]["dead"] == 3
 
 
 def test_an_average_reward_has_no_gradient_and_is_not_forwarded() -> None:
     one = group("g", "1+2=", [(3, 1.0, True), (4, 0.5, False), (5, 0.0, False)])
-    rows = Learner(tiny_policy(), None, recipe()).update([one]).outcomes["g"]
+    rows = update(Learner(tiny_policy(), None, recipe()), [one]).outcomes["g"]
     assert [(row.used, row.discard_reason) for row in rows] == [(True, None), (False, "zero_advantage"), (True, None)]
 
 
 def test_a_completion_without_tokens_is_left_out() -> None:
     one = group("g", "1+2=", [(3, 1.0, True), (0, 0.0, False), (5, 0.0, False)])
-    updated = Learner(tiny_policy(), None, recipe()).update([one])
+    updated = update(Learner(tiny_policy(), None, recipe()), [one])
     assert updated.outcomes["g"][1].discard_reason == "no_tokens"
     assert updated.ledger[0]["counted"]["rollouts"] == 2
     assert updated.ledger[0]["excluded"] == {"no_tokens": 1}
@@ -129,7 +139,7 @@ def test_old_log_probabilities_are_those_before_the_update() -> None:
         before = copy.deepcopy(policy)
         groups = mixed_groups()
         learner = Learner(policy, None, recipe(optim={"learning_rate": 1.0, "minibatches": minibatches}))
-        rows = learner.update(groups).outcomes["live"]
+        rows = update(learner, groups).outcomes["live"]
         prompt = policy.encode(groups[0].prompt.content)
         for row, rollout in zip(rows, groups[0].rollouts, strict=True):
             expected = plain_logps(before.model, prompt, rollout.completion.token_ids.tolist(), 0.7)
@@ -157,7 +167,7 @@ def test_later_updates_see_the_ratio_and_clipping_binds() -> None:
         lambda *_: seen.append((plain.gradient(plain.rows, plain.rows, old), logps()))
     )
     found = gradients_of(learner)
-    updated = learner.update(groups)
+    updated = update(learner, groups)
 
     assert len(found) == 2
     for gradient, (expected, _) in zip(found, seen, strict=True):
@@ -185,7 +195,7 @@ def test_kl_metric_is_the_token_mean() -> None:
             ids = rollout.completion.token_ids.tolist()
             apart = plain_logps(learner.policy.model, prompt, ids, 0.7) - plain_logps(reference, prompt, ids, 0.7)
             total, tokens = total + apart.sum().item(), tokens + len(ids)
-    updated = learner.update(groups)
+    updated = update(learner, groups)
     assert updated.metrics["kl"] == pytest.approx(total / tokens, rel=1e-9)
     assert updated.metrics["loss"] != updated.metrics["policy_loss"]
 
@@ -194,7 +204,7 @@ def test_the_ledger_has_a_row_per_term_and_update() -> None:
     reference = tiny_policy(seed=1).model
     why = {"policy": "as the paper", "entropy": "none better"}
     settings = recipe({"beta": 0.1, "entropy_coef": 0.1, "why": why}, {"minibatches": 3, "epochs": 2})
-    updated = Learner(tiny_policy(), reference, settings).update(mixed_groups())
+    updated = update(Learner(tiny_policy(), reference, settings), mixed_groups())
     assert [(row["update"], row["term"]) for row in updated.ledger] == [
         (update, term) for update in range(1, 7) for term in ("policy", "kl", "entropy")
     ]
@@ -212,6 +222,6 @@ def test_the_sampler_gap_is_that_of_the_forwarded_tokens() -> None:
     logps = torch.cat(
         [plain_logps(learner.policy.model, prompt, r.completion.token_ids.tolist(), 0.7) for r in groups[0].rollouts]
     )
-    metrics = learner.update(groups).metrics
+    metrics = update(learner, groups).metrics
     assert metrics["sampling/sampling_logp_difference/mean"] == pytest.approx(-logps.mean().item(), rel=1e-5)
     assert metrics["sampling/sampling_logp_difference/max"] == pytest.approx(-logps.min().item(), rel=1e-5)

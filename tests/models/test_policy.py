@@ -18,10 +18,10 @@ from cupola.train.models import (
     EMBEDDED,
     EMBEDDED_DIGEST,
     character_tokenizer,
-    choose_threads,
     load_policy,
     make_policy,
     save_policy,
+    set_threads,
     weights_digest,
 )
 
@@ -174,6 +174,6 @@ def test_the_digest_sees_values_not_memory_layout() -> None:
 
 
 def test_threads() -> None:
-    assert choose_threads(1000) == 1
-    assert choose_threads(10**8) >= 1
-    assert choose_threads(1000, asked=3) == 3
+    assert set_threads(1000) == 1
+    assert set_threads(10**8) >= 1
+    assert set_threads(1000, asked=3) == 3

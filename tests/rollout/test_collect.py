@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cupola.core.records import Completion, Prompt, Receipt, Rollout, Sampling, Verdict
-from cupola.train.rollout import Collector, derive_seed
+from cupola.train.rollout import Collector
 
 SAMPLING = Sampling(max_tokens=4)
 
@@ -46,7 +44,7 @@ def score(prompts: Sequence[Prompt], completions: Sequence[Completion], step: in
 
 def test_every_completion_stays_with_its_prompt() -> None:
     groups = Collector(Echo(), score, seed=0).collect(7, [Prompt("a"), Prompt("b")], 3, SAMPLING)
-    assert [group.id for group in groups] == ["000007-train-0000", "000007-train-0001"]
+    assert [group.id for group in groups] == ["000007-train-sampled-0000", "000007-train-sampled-0001"]
     for group, text in zip(groups, "ab", strict=True):
         assert group.prompt.text == text
         assert [r.completion.text for r in group.rollouts] == [f"{text}/{i}" for i in range(3)]
@@ -54,29 +52,33 @@ def test_every_completion_stays_with_its_prompt() -> None:
         assert group.rewards == [7.0] * 3
 
 
-def test_split_and_suffix_stand_in_the_group_id() -> None:
+def test_split_and_mode_stand_in_the_group() -> None:
     (group,) = Collector(Echo(), score, seed=0).collect(0, [Prompt("a")], 1, SAMPLING, "validation", "greedy")
-    assert group.id == "000000-validation-0000-greedy"
-    assert group.split == "validation"
+    assert group.id == "000000-validation-greedy-0000"
+    assert (group.split, group.mode) == ("validation", "greedy")
 
 
-def test_each_step_split_and_suffix_draws_with_a_seed_of_its_own() -> None:
+def test_each_step_split_and_mode_draws_with_a_seed_of_its_own() -> None:
     sampler = Echo()
     collector = Collector(sampler, score, seed=5)
-    for step, split, suffix in [(1, "train", ""), (2, "train", ""), (1, "validation", ""), (1, "validation", "greedy")]:
-        collector.collect(step, [Prompt("a")], 1, SAMPLING, split, suffix)
+    for step, split, mode in [
+        (1, "train", "sampled"),
+        (2, "train", "sampled"),
+        (1, "validation", "sampled"),
+        (1, "validation", "greedy"),
+    ]:
+        collector.collect(step, [Prompt("a")], 1, SAMPLING, split, mode)
     Collector(sampler, score, seed=6).collect(1, [Prompt("a")], 1, SAMPLING)
     assert len(set(sampler.seeds)) == 5
     collector.collect(1, [Prompt("a")], 1, SAMPLING)
     assert sampler.seeds[-1] == sampler.seeds[0]
 
 
-@settings(deadline=None)
-@given(st.integers(), st.sampled_from(["train", "validation", "test"]), st.integers(0, 10**9))
-def test_seeds_fit_a_generator(seed: int, split: str, step: int) -> None:
-    assert 0 <= derive_seed(seed, split, step) < 2**63
-
-
 def test_seeds_do_not_overlap_between_runs() -> None:
-    """Sums such as seed + step would: run 1 at step 2 is run 2 at step 1."""
-    assert len({derive_seed(seed, "train", step) for seed in range(50) for step in range(50)}) == 2500
+    """Sums such as seed + step would: run 1 at step 2 is run 2 at step 1. And they fit a generator's 63 bits."""
+    sampler = Echo()
+    for seed in range(20):
+        for step in range(20):
+            Collector(sampler, score, seed).collect(step, [Prompt("a")], 1, SAMPLING)
+    assert len(set(sampler.seeds)) == 400
+    assert all(0 <= seed < 2**63 for seed in sampler.seeds)

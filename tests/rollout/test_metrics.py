@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cupola.core.records import Completion, Group, Prompt, Rollout, Verdict
-from cupola.train.rollout import group_states, headline, mean, parts
+from cupola.train.rollout import group_metrics, headline, mean, part_metrics
 
 
 def rollout(
@@ -73,7 +73,7 @@ def test_where_there_is_nothing_there_is_no_number() -> None:
 
 
 def test_states_by_hand() -> None:
-    found = group_states(GROUPS, "answer")
+    found = group_metrics(GROUPS, "answer")
     assert found == {
         "groups/with_signal": 0.4,
         "groups/no_signal": 0.2,
@@ -86,7 +86,7 @@ def test_states_by_hand() -> None:
 
 
 def test_parts_by_hand() -> None:
-    found = parts([r for g in GROUPS for r in g.rollouts])
+    found = part_metrics([r for g in GROUPS for r in g.rollouts])
     assert found["rewards/answer/mean"] == pytest.approx(4.6 / 9)
     assert found["rewards/form/mean"] == 1.0
     assert found["rewards/form/std"] == 0.0
@@ -94,7 +94,7 @@ def test_parts_by_hand() -> None:
     assert found["verify/error"] == 1
     assert found["verify/ok"] == 4 + 10
     assert found["verify/wrong"] == 5
-    nothing = parts([rollout(None, None)])
+    nothing = part_metrics([rollout(None, None)])
     assert nothing["rewards/answer/mean"] is None
     assert nothing["rewards/form/std"] is None
     assert nothing["correct/mean"] is None

@@ -116,7 +116,7 @@ def test_timeline_is_the_share_of_right_sampled_answers(tmp_path: Path) -> None:
         sampled = group("2+2", [rollout("4", reward) for reward in rewards], "validation")
         unknown = group("1+1", [rollout("2", None)], "validation", 1)
         greedy = group("3+3", [rollout("6")], "validation", 2)
-        greedy = type(greedy)(f"{greedy.id}-greedy", greedy.prompt, greedy.rollouts, "validation")
+        greedy = type(greedy)(f"{greedy.id}-greedy", greedy.prompt, greedy.rollouts, "validation", "greedy")
         writer.rollouts(step, [sampled, unknown, greedy], {}, "right")
         writer.metrics(step, "validation", {})
     timeline = RunReader(writer.layout.root).timeline()

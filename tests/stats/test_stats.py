@@ -18,8 +18,9 @@ from cupola.core.stats import (
     mean_interval,
     paired_difference,
     pass_at_k,
-    pass_at_k_mean,
+    percent,
     plurality_correct,
+    points,
     wilson,
 )
 
@@ -66,9 +67,9 @@ def test_pass_at_k_refuses_impossible_counts(n: int, c: int, k: int) -> None:
         pass_at_k(n, c, k)
 
 
-def test_pass_at_k_mean_has_the_standard_error_of_the_population() -> None:
+def test_mean_pass_at_k_has_the_standard_error_of_the_population() -> None:
     # 1/2, 1/2, 5/6, 5/6: mean 2/3, squared deviations 4/36, variance 1/27, standard error sqrt(1/108)
-    found = pass_at_k_mean([(4, 1), (4, 1), (4, 2), (4, 2)], 2)
+    found = mean_interval([pass_at_k(4, c, 2) for c in (1, 1, 2, 2)])
     half = T_3 * math.sqrt(1 / 108)
     assert found.n == 4
     assert (found.value, found.low, found.high) == pytest.approx((2 / 3, 2 / 3 - half, 2 / 3 + half), abs=1e-9)
@@ -167,6 +168,11 @@ def test_mcnemar(only_a: int, only_b: int, expected: float) -> None:
 )
 def test_plurality(answers: list[str | None], right: list[bool], expected: float) -> None:
     assert plurality_correct(answers, right) == pytest.approx(expected)
+
+
+def test_shares_and_their_differences_as_text() -> None:
+    assert [percent(share) for share in (0, 0.4567, 1)] == ["0.0%", "45.7%", "100.0%"]
+    assert [points(difference) for difference in (0.203, -0.0123, 0)] == ["+20.3", "-1.2", "+0.0"]
 
 
 scores = st.floats(0, 1)

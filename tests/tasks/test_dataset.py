@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cupola.core.config import Data, Reward
+from cupola.core.config import Data, ExactReward, FunctionReward, NumericReward, Reward
 from cupola.core.records import DataError, Prompt
 from cupola.train.tasks import Questions, load_questions, refuse_overlap
 
-EXACT = Reward(name="right", kind="exact")
-NUMERIC = Reward(name="right", kind="numeric")
+EXACT = ExactReward(name="right")
+NUMERIC = NumericReward(name="right")
 ROWS = [{"question": f"{n}+{n}?", "answer": str(2 * n), "level": "easy"} for n in range(200)]
 HELD_OUT = [{"question": "a?", "answer": "1"}, {"question": "b?", "answer": "2"}]
 
@@ -71,7 +71,7 @@ def test_answers_become_text_and_stay_as_columns_in_their_type(tmp_path: Path) -
 def test_answers_may_be_left_to_the_reward_function(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": "b", "answer": ["x", "y"]}]
     write(tmp_path / "held_out.jsonl", [{"prompt": "c"}])
-    part = Reward(name="mine", kind="function", path="m:f")
+    part = FunctionReward(name="mine", path="m:f")
     first, second = load(tmp_path, rows, part, answer_required=False).train
     assert (first.answer, second.answer, second.columns["answer"]) == (None, None, ["x", "y"])
 

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupola.core.config import Data, Reward
+from cupola.core.config import Data, ExactReward, NumericReward, PositiveInt, Source
 from cupola.core.records import DataError, Prompt, RecipeError, Split
 from cupola.train.tasks import (
     TASKS,
     FileSource,
-    Option,
     Questions,
+    Task,
     TaskSource,
     bucket,
     derive,
     draw_problem,
     held_out,
     make_task,
+    open_examples,
     open_source,
     split_of,
 )
 
-EXACT = Reward(name="right", kind="exact")
+EXACT = ExactReward(name="right")
 DATA = Data(task="doubling")
 
 
-class Doubling:
+class Doubling(Task):
     """What is n + n, for n below `limit`?"""
 
-    def __init__(self, options: Mapping[str, Option]) -> None:
-        limit = options.get("limit", 100_000)
-        assert isinstance(limit, int)
-        self.limit = limit
+    limit: PositiveInt = 100_000
 
     def problem(self, rng: random.Random) -> Prompt:
         n = rng.randrange(self.limit)
@@ -59,7 +59,7 @@ def source(count: int, seed: int = 0) -> FileSource:
     return FileSource(Questions(tuple(Prompt(f"q{n}") for n in range(count)), (), 0, ()), seed)
 
 
-def ids(prompts: list[Prompt]) -> list[str]:
+def ids(prompts: Sequence[Prompt]) -> list[str]:
     return [prompt.id for prompt in prompts]
 
 
@@ -93,7 +93,7 @@ def test_task_splits_have_their_shares() -> None:
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(0, 50))
 def test_task_splits_are_disjoint(seed: int, step: int) -> None:
-    task = Doubling({"limit": 200})
+    task = Doubling(limit=200)
     trained = {task.family(p) for p in TaskSource(task, DATA, seed).draw(step, 50)}
     kept = [{task.family(p) for p in held_out(task, split, 10)} for split in ("validation", "dev", "test")]
     assert [len(split) for split in kept] == [10, 10, 10]
@@ -102,7 +102,7 @@ def test_task_splits_are_disjoint(seed: int, step: int) -> None:
 
 
 def test_held_out_problems_are_different_and_always_the_same() -> None:
-    task = Doubling({})
+    task = Doubling()
     first = ids(held_out(task, "test", 300))
     assert len({task.family(p) for p in held_out(task, "test", 300)}) == 300
     assert ids(held_out(task, "test", 300)) == first
@@ -111,19 +111,19 @@ def test_held_out_problems_are_different_and_always_the_same() -> None:
 
 def test_a_small_task_says_how_many_problems_it_has() -> None:
     in_test = sum(split_of(f"{n}+{n}=") == "test" for n in range(100))
-    assert len(held_out(Doubling({"limit": 100}), "test", in_test)) == in_test
+    assert len(held_out(Doubling(limit=100), "test", in_test)) == in_test
     with pytest.raises(
         DataError, match=f"about {in_test} different problems in split 'test', but {in_test + 1} were asked"
     ):
-        held_out(Doubling({"limit": 100}), "test", in_test + 1)
+        held_out(Doubling(limit=100), "test", in_test + 1)
     splits: tuple[Split, ...] = ("validation", "dev", "test")
     empty = next(s for s in splits if split_of("0+0=") != s)
     with pytest.raises(DataError, match=f"no problem in split '{empty}'"):
-        draw_problem(Doubling({"limit": 1}), empty, 0)
+        draw_problem(Doubling(limit=1), empty, 0)
 
 
 def test_task_draws_differ_by_seed_step_and_index_and_resume_exactly() -> None:
-    task = Doubling({})
+    task = Doubling()
     whole = [ids(TaskSource(task, DATA, 1).draw(step, 8)) for step in range(6)]
     resumed = TaskSource(task, DATA, 1)
     assert [ids(resumed.draw(step, 8)) for step in (3, 4, 5)] == whole[3:]
@@ -132,7 +132,7 @@ def test_task_draws_differ_by_seed_step_and_index_and_resume_exactly() -> None:
 
 
 def test_a_chat_is_wrapped_after_the_split() -> None:
-    task = Doubling({})
+    task = Doubling()
     plain = TaskSource(task, DATA, 0).draw(0, 5)
     chat = TaskSource(task, Data(task="doubling", chat=True, system="be brief"), 0).draw(0, 5)
     for before, after in zip(plain, chat, strict=True):
@@ -182,12 +182,75 @@ def test_open_source_reads_the_recipe(tmp_path: Path, doubling: None) -> None:
     assert 50 <= from_file.size < 100
     assert len(kept) == 10
     assert ids(from_file.held_out("validation", 5)) == ids(kept)[:5]
+    assert set(ids(from_file.prompts() or [])) == set(ids(from_file.draw(0, from_file.size)))
     assert not set(ids(kept)) & set(ids(from_file.draw(0, from_file.size)))
     with pytest.raises(DataError, match="no split 'test'"):
         from_file.held_out("test", 5)
     from_task = open_source(Data(task="doubling", options={"limit": 50}), [EXACT], 0)
-    assert from_task.size is None
+    assert (from_task.size, from_task.prompts(), from_task.notes(), from_task.notices()) == (
+        None,
+        None,
+        {"train": None},
+        [],
+    )
     assert all(int(str(p.answer)) < 100 for p in from_task.draw(0, 20))
+
+
+def test_a_file_says_what_it_left_out(tmp_path: Path) -> None:
+    answers = ["1", "many", "2", "2", "3", "none"]
+    rows = [{"prompt": f"q{n}", "answer": answer} for n, answer in zip((0, 1, 2, 2, 3, 4), answers, strict=True)]
+    held_out = [{"prompt": "v", "answer": "9"}]
+    for name, part in (("q.jsonl", rows), ("v.jsonl", held_out)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    file, bad = str(tmp_path / "q.jsonl"), [f"{tmp_path}/q.jsonl: line 2", f"{tmp_path}/q.jsonl: line 6"]
+    data = Data(file=file, validation_file=str(tmp_path / "v.jsonl"), max_bad_gold=0.5)
+    source = open_source(data, [NumericReward(name="right")], 0)
+    assert source.notes() == {"train": 3, "validation": 1, "dropped_duplicates": 1, "bad_gold": bad}
+    assert source.notices() == [
+        "3 training and 1 validation questions",
+        "1 rows repeat a question and were left out",
+        f"2 rows were left out because a reward part cannot read their answer: {bad[0]}; {bad[1]}",
+    ]
+
+
+def test_examples_need_no_answer_and_every_row_is_drawn_once_an_epoch(tmp_path: Path) -> None:
+    rows = [{"question": f"q{n % 7}", "target": f"t{n % 14}", "n": n} for n in range(28)]
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = open_examples(Source(file=str(path), chat=True), 3)
+    assert source.size == 28
+    assert [prompt.columns for prompt in source.prompts() or []] == rows
+    epochs = [[prompt.columns["n"] for prompt in source.draw(step, 28)] for step in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(28))
+    assert epochs[0] != epochs[1]
+    prompts = [n % 7 for n in epochs[0]]
+    # A random order puts a prompt's row next to another of it 3 times on average, the worst order 21 times.
+    assert sum(a == b for a, b in pairwise(prompts)) < 12
+    assert source.draw(0, 1)[0].content == ({"role": "user", "content": f"q{prompts[0]}"},)
+
+
+def test_examples_of_a_task(doubling: None) -> None:
+    source = open_examples(Source(task="doubling", options={"limit": 50}), 0)
+    assert source.size is None
+    assert ids(source.draw(2, 5)) == ids(open_source(Data(task="doubling", options={"limit": 50}), [], 0).draw(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"prompt": "a", "answer": "1"}, "no column `target`; there are 'prompt', 'answer'$"),
+        ({"prompt": "a", "targets": "1"}, "no column `target`; there are 'prompt', 'targets'; is it 'targets'"),
+        ({"prompt": "a", "target": 3}, "`target` is 3; give the text to learn"),
+        ({"prompt": "a", "target": ""}, "`target` is ''; give the text to learn"),
+        ({"prompt": " ", "target": "x"}, "the prompt is empty"),
+        ({"target": "x"}, "no column `prompt` or `question`"),
+    ],
+)
+def test_a_faulty_example_is_named(tmp_path: Path, row: dict[str, object], text: str) -> None:
+    path = tmp_path / "examples.jsonl"
+    path.write_text(json.dumps({"prompt": "q", "target": "t"}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=rf"examples.jsonl: line 2: {text}"):
+        open_examples(Source(file=str(path)), 0)
 
 
 def test_an_unknown_task_gets_a_suggestion(doubling: None) -> None:
@@ -196,3 +259,32 @@ def test_an_unknown_task_gets_a_suggestion(doubling: None) -> None:
         make_task("doublin", {})
     with pytest.raises(RecipeError, match="unknown task 'xyz'; there are arithmetic, doubling"):
         make_task("xyz", {})
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "text"),
+    [
+        ("arithmetic", {"levls": [1]}, "data.options.levls: unknown key; did you mean levels?"),
+        ("arithmetic", {"xyz": 1}, "data.options.xyz: unknown key; there are levels, dropped_carry, wrong_digit"),
+        ("arithmetic", {"levels": 3}, "data.options.levels: input should be a valid list, got 3"),
+        ("arithmetic", {"levels": []}, "data.options.levels: list should have at least 1 item after validation"),
+        ("arithmetic", {"levels": [1, 0]}, "data.options.levels.1: input should be greater than or equal to 1, got 0"),
+        ("arithmetic", {"levels": ["1"]}, "data.options.levels.0: input should be a valid integer, got '1'"),
+        ("arithmetic", {"levels": [True]}, "data.options.levels.0: input should be a valid integer, got True"),
+        ("arithmetic", {"wrong_digit": 1.5}, "data.options.wrong_digit: input should be less than or equal to 1"),
+        ("sums", {"terms": 1}, "data.options.terms: input should be greater than or equal to 2, got 1"),
+        ("sums", {"digits": 2.5}, "data.options.digits: input should be a valid integer, got 2.5"),
+    ],
+)
+def test_options_of_a_task_are_checked(task: str, options: dict[str, object], text: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        make_task(task, options)
+    assert str(caught.value).startswith(text)
+
+
+def test_options_shape_the_problems() -> None:
+    rng = random.Random(0)
+    sums = [make_task("sums", {"terms": 3, "digits": 1}).problem(rng).text for _ in range(20)]
+    assert all(re.fullmatch(r"What is \d \+ \d \+ \d\? Answer with the number\.", text) for text in sums)
+    carried = make_task("arithmetic", {"levels": [2]}).problem
+    assert all(re.fullmatch(r"\d\d\+\d\d=", carried(rng).text) for _ in range(20))

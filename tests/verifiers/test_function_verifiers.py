@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cupola.core.config import Reward
+from cupola.core.config import FunctionReward
 from cupola.core.records import Completion, Prompt, RecipeError, RewardError, Verdict
 from cupola.train.verifiers import build
 
@@ -38,13 +38,13 @@ def completion(text: str) -> Completion:
     return Completion(text, ids, zeros, zeros, "stop", 0)
 
 
-def part(path: str, **values: Any) -> Reward:
-    return Reward.model_validate({"name": "mine", "kind": "function", "path": path, **values})
+def part(path: str, **values: Any) -> FunctionReward:
+    return FunctionReward(name="mine", path=path, **values)
 
 
 def run(path: str, prompts: Sequence[Prompt] = PROMPTS, log: Log | None = None, **values: Any) -> list[Verdict]:
     [verifier] = build([part(path, **values)], max_steps=50, steps_per_epoch=4)
-    return verifier.verify(prompts, [completion(text) for text in TEXTS], 10, log)
+    return verifier.verify(prompts, [completion(text) for text in TEXTS], 10, log or Log())
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_an_unscorable_fault_is_no_reward(write: Any) -> None:
 
 
 def test_an_unscorable_exception_voids_the_whole_batch(write: Any) -> None:
-    path = write("def f(completions, log_metric, **_):\n    log_metric('m', 1)\n    raise OSError('down\\nagain')\n")
+    path = write("def f(completions, log_metric, **_):\n    log_metric('m', 1)\n    raise OSError('down again')\n")
     log = Log()
     verdicts = run(path, log=log, on_error="unscorable")
     assert [(v.score, v.status) for v in verdicts] == [(None, "error")] * 2
@@ -202,7 +202,7 @@ def test_a_column_that_cannot_be_kept_is_refused(write: Any, values: str) -> Non
 
 def test_no_completions_means_no_call(write: Any) -> None:
     [verifier] = build([part(write(returning("1 / 0")))])
-    assert verifier.verify([], [], 0) == []
+    assert verifier.verify([], [], 0, Log()) == []
 
 
 def test_import_by_package_and_neighbouring_modules(write: Any, tmp_path: Path) -> None:
@@ -245,6 +245,6 @@ def test_import_faults_name_the_path(write: Any, path: str, text: str) -> None:
 def test_without_a_run_the_state_is_that_of_transformers(write: Any) -> None:
     path = write("def f(trainer_state, **_):\n    s = trainer_state\n    return [s.max_steps, s.epoch]\n")
     [verifier] = build([part(path)])
-    verdicts = verifier.verify(PROMPTS, [completion(text) for text in TEXTS], 0)
+    verdicts = verifier.verify(PROMPTS, [completion(text) for text in TEXTS], 0, Log())
     assert [(v.score, v.status) for v in verdicts] == [(0.0, "wrong"), (None, "skipped")]
     assert math.isfinite(verdicts[0].seconds)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupola.core.config import Recipe, Reward
+from cupola.core.config import Data, ExactReward, FunctionReward, NumericReward, PatternReward, Recipe, Reward
 from cupola.core.records import Completion, LogSink, Prompt, RewardError, Status, Verdict
 from cupola.train.verifiers import Scorer, total
 
@@ -21,7 +21,7 @@ def completion(text: str) -> Completion:
 
 
 def part(name: str, **values: Any) -> Reward:
-    return Reward.model_validate({"name": name, "kind": "exact", **values})
+    return FunctionReward(name=name, path="mine.py:f", **values)
 
 
 class Fixed:
@@ -31,9 +31,9 @@ class Fixed:
         self.name, self.verdict, self.column = name, verdict, column
 
     def verify(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None = None
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
     ) -> list[Verdict]:
-        if log and self.column:
+        if self.column:
             log.column(self.column, [c.text for c in completions])
             log.metric("seen", len(completions))
         return [self.verdict] * len(completions)
@@ -59,8 +59,8 @@ def test_weights_and_correctness_are_separate() -> None:
 
 
 def test_a_bad_gold_gives_neither_reward_nor_correctness() -> None:
-    parts = [part("right", kind="numeric"), part("form", kind="pattern", pattern=".*")]
-    recipe = Recipe(data={"task": "arithmetic"}, reward=parts)
+    parts = [NumericReward(name="right"), PatternReward(name="form", pattern=".*")]
+    recipe = Recipe(data=Data(task="arithmetic"), reward=parts)
     [rollout] = Scorer.of(recipe).score([Prompt("q", "many")], [completion("4")], 0)
     assert rollout.reward is None
     assert rollout.correct is None
@@ -94,11 +94,34 @@ def test_the_total_is_the_weighted_sum(pairs: list[tuple[int, int]]) -> None:
     assert total(parts, verdicts) == sum(weight * score for weight, score in pairs)
 
 
-def test_correctness_begins_at_correct_at() -> None:
-    parts = [part("a", correct_at=0.5)]
-    for score, expected in ((0.5, True), (0.49, False)):
-        scorer = Scorer(parts, [Fixed("a", Verdict(score, "ok"))], "a")
-        assert scorer.score([Prompt("q")], [completion("x")], 0)[0].correct is expected
+@pytest.mark.parametrize(
+    ("verdict", "correct"),
+    [
+        (Verdict(0.5, "ok"), True),
+        (Verdict(0.9, "wrong"), False),
+        (Verdict(0.0, "parse_fail"), False),
+        (Verdict(None, "gold_bad"), None),
+        (Verdict(None, "error"), None),
+        (Verdict(None, "skipped"), None),
+    ],
+)
+def test_correct_is_what_the_decisive_verdict_says(verdict: Verdict, correct: bool | None) -> None:
+    verifiers = [Fixed("paid", Verdict(1.0, "ok")), Fixed("judged", verdict)]
+    scorer = Scorer([part("paid"), part("judged")], verifiers, "judged")
+    assert scorer.score([Prompt("q")], [completion("x")], 0)[0].correct is correct
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ([PatternReward(name="a", pattern="x"), ExactReward(name="b"), ExactReward(name="c")], "b"),
+        ([ExactReward(name="a"), ExactReward(name="b", role="correctness")], "b"),
+        ([ExactReward(name="a", role="format"), ExactReward(name="b", role="other"), ExactReward(name="c")], "c"),
+        ([PatternReward(name="a", pattern="x"), PatternReward(name="b", pattern="x")], "a"),
+    ],
+)
+def test_which_part_decides(parts: list[Reward], name: str) -> None:
+    assert Recipe(data=Data(task="arithmetic"), reward=parts).correctness_part() == name
 
 
 def test_logged_columns_reach_the_rollouts() -> None:

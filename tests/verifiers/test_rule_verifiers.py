@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupola.core.config import Reward
+from cupola.core.config import ExactReward, FunctionReward, NumericReward, PatternReward, Reward
 from cupola.core.records import Completion, Prompt, RecipeError, Verdict
-from cupola.train.verifiers import MAX_CHARS, build, read_number, readable_gold
+from cupola.train.verifiers import MAX_CHARS, build, gold_reader, read_number
 
 
 def completion(text: str) -> Completion:
@@ -21,13 +22,31 @@ def completion(text: str) -> Completion:
     return Completion(text, np.zeros(0, np.int64), empty, empty, "stop", 0)
 
 
-def part(kind: str, **values: Any) -> Reward:
-    return Reward.model_validate({"name": "right", "kind": kind, **values})
+def exact(**values: Any) -> ExactReward:
+    return ExactReward(name="right", **values)
+
+
+def numeric(**values: Any) -> NumericReward:
+    return NumericReward(name="right", **values)
+
+
+def pattern(regex: str) -> PatternReward:
+    return PatternReward(name="right", pattern=regex)
+
+
+class Untouched:
+    """The log of a step: no rule writes to it."""
+
+    def column(self, name: str, values: Sequence[Any]) -> None:
+        raise AssertionError(name)
+
+    def metric(self, name: str, value: float) -> None:
+        raise AssertionError(name)
 
 
 def judge(reward: Reward, text: str, answer: str | None = None) -> Verdict:
     [verifier] = build([reward])
-    [verdict] = verifier.verify([Prompt("q", answer)], [completion(text)], 0)
+    [verdict] = verifier.verify([Prompt("q", answer)], [completion(text)], 0, Untouched())
     assert verdict.verifier == verifier.name == "right"
     assert verdict.seconds >= 0
     return verdict
@@ -52,7 +71,7 @@ def judge(reward: Reward, text: str, answer: str | None = None) -> Verdict:
     ],
 )
 def test_exact(values: dict[str, Any], text: str, answer: str | None, status: str, extracted: str | None) -> None:
-    verdict = judge(part("exact", **values), text, answer)
+    verdict = judge(exact(**values), text, answer)
     assert (verdict.status, verdict.extracted) == (status, extracted)
     assert verdict.score == {"ok": 1.0, "wrong": 0.0, "parse_fail": 0.0, "gold_bad": None}[status]
 
@@ -133,35 +152,35 @@ def test_what_is_no_number_or_over_a_limit(text: str, reason: str) -> None:
     ],
 )
 def test_numeric_takes_the_last_number(text: str, answer: str | None, status: str, extracted: str | None) -> None:
-    verdict = judge(part("numeric"), text, answer)
+    verdict = judge(numeric(), text, answer)
     assert (verdict.status, verdict.extracted) == (status, extracted)
 
 
 def test_numeric_with_extract_and_tolerance() -> None:
-    boxed = part("numeric", extract=r"\\boxed\{([^}]*)\}")
+    boxed = numeric(extract=r"\\boxed\{([^}]*)\}")
     assert judge(boxed, r"\boxed{7}, checked 8 times", "7").status == "ok"
     assert judge(boxed, r"\boxed{7 apples}", "7").status == "parse_fail"
-    near = part("numeric", tolerance=0.1)
+    near = numeric(tolerance=0.1)
     assert judge(near, "1.1", "1").status == "ok"  # 0.1 is meant as written, though its binary neighbour is not 1/10
-    assert judge(part("numeric", tolerance=0.3), "1.3", "1").status == "ok"
+    assert judge(numeric(tolerance=0.3), "1.3", "1").status == "ok"
     assert judge(near, "1.1000001", "1").status == "wrong"
 
 
 @given(st.fractions(max_denominator=10**6), st.sampled_from(["{}", "The answer is {}.", "1 + 1 = 2, so {} !"]))
 def test_numeric_accepts_every_fraction_it_is_told(value: Fraction, phrase: str) -> None:
-    assert judge(part("numeric"), phrase.format(value), str(value)).status == "ok"
+    assert judge(numeric(), phrase.format(value), str(value)).status == "ok"
 
 
 @given(st.integers(), st.integers(min_value=1))
 def test_numeric_refuses_every_other_integer(value: int, difference: int) -> None:
-    assert judge(part("numeric"), f"{value:,}", str(value)).status == "ok"
-    assert judge(part("numeric"), f"{value + difference:,}", str(value)).status == "wrong"
+    assert judge(numeric(), f"{value:,}", str(value)).status == "ok"
+    assert judge(numeric(), f"{value + difference:,}", str(value)).status == "wrong"
 
 
 @given(st.text(max_size=200))
 def test_no_text_raises(text: str) -> None:
-    assert judge(part("numeric"), text, "1").status in ("ok", "wrong", "parse_fail")
-    assert judge(part("exact"), text, "1").status in ("ok", "wrong", "parse_fail")
+    assert judge(numeric(), text, "1").status in ("ok", "wrong", "parse_fail")
+    assert judge(exact(), text, "1").status in ("ok", "wrong", "parse_fail")
 
 
 @pytest.mark.parametrize(
@@ -170,34 +189,36 @@ def test_no_text_raises(text: str) -> None:
 def test_no_text_is_slow(unit: str) -> None:
     text = (unit * MAX_CHARS)[:MAX_CHARS]
     start = time.perf_counter()
-    judge(part("numeric"), text, "1")
+    judge(numeric(), text, "1")
     assert time.perf_counter() - start < 1
 
 
-@pytest.mark.parametrize("kind", ["exact", "numeric", "pattern"])
-def test_a_text_over_the_limit_is_not_read(kind: str) -> None:
-    verdict = judge(part(kind, pattern=".*"), "1" * (MAX_CHARS + 1), "1")
+@pytest.mark.parametrize("part", [exact(), numeric(), pattern(".*")], ids=lambda part: part.kind)
+def test_a_text_over_the_limit_is_not_read(part: Reward) -> None:
+    verdict = judge(part, "1" * (MAX_CHARS + 1), "1")
     assert (verdict.status, verdict.score) == ("parse_fail", 0.0)
     assert str(MAX_CHARS) in verdict.reason
 
 
 def test_pattern_covers_the_whole_text() -> None:
-    think = part("pattern", pattern=r"<think>.*</think>\d+")
+    think = pattern(r"<think>.*</think>\d+")
     assert judge(think, "<think>a\nb</think>12").score == 1.0
     assert judge(think, "<think>a</think>12\n").score == 0.0
     assert judge(think, "so <think>a</think>12").status == "wrong"
 
 
-@pytest.mark.parametrize("values", [{"kind": "exact", "extract": "("}, {"kind": "pattern", "pattern": "["}])
-def test_a_bad_regular_expression_names_part_and_key(values: dict[str, str]) -> None:
-    key = "extract" if "extract" in values else "pattern"
+@pytest.mark.parametrize(
+    ("part", "key"), [(exact(extract="("), "extract"), (numeric(extract="*"), "extract"), (pattern("["), "pattern")]
+)
+def test_a_bad_regular_expression_names_part_and_key(part: Reward, key: str) -> None:
     with pytest.raises(RecipeError, match=f"'right': `{key}` is not a regular expression"):
-        build([part(**values)])
+        build([part])
 
 
-def test_readable_gold_agrees_with_the_verdicts() -> None:
-    for kind in ("exact", "numeric", "pattern"):
-        reward = part(kind, pattern=".*")
+def test_gold_is_what_no_verdict_would_call_bad() -> None:
+    for part in (exact(), numeric(), pattern(".*")):
         for answer in (None, "", " ", "12", "twelve", "1/0"):
-            assert readable_gold(reward, answer) == (judge(reward, "12", answer).status != "gold_bad")
-    assert readable_gold(part("function", path="m:f"), None)
+            assert gold_reader([part])(answer) == (judge(part, "12", answer).status != "gold_bad")
+    assert gold_reader([FunctionReward(name="mine", path="m:f")])(None)
+    both = gold_reader([exact(), numeric()])
+    assert [both(answer) for answer in ("12", "twelve", None)] == [True, False, False]

@@ -63,7 +63,7 @@ def main() -> None:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers", "safetensors"):
             raise
-        _fail(f"{error.name} is not installed; this command needs it: pip install 'cupola[train]'", 1)
+        _fail(f"{error.name} is not installed; this command needs it: pip install -e '.[train]' in the clone", 1)
     except Exception as error:
         from cupola.core.records import CupolaError
 

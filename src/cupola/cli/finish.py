@@ -1,4 +1,4 @@
-"""After training: evaluate if the recipe asks, diagnose, write the page, and say where everything is."""
+"""After training: have the run judged, write its page, and say where everything is."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING
 from cupola.cli import show
 from cupola.core.runlog import RunReader
 from cupola.dashboard import export
-from cupola.watch.diagnosis import Diagnosis, diagnose_run, exit_code
+from cupola.watch.diagnosis import diagnose_run, exit_code
 
 if TYPE_CHECKING:  # its module loads torch, and `cupola watch` needs none
     from cupola.workflows.train import Trained
 
+#: How the process ends where the run did not get to its last step.
+ENDED_EARLY = {"interrupted": 1, "paused": 3, "stopped": 3}
 
-def finish(trained: Trained, evaluate: bool, as_json: bool) -> int:
+
+def finish(trained: Trained, as_json: bool) -> int:
     """Judge and print what training left; the exit code that the process should end with."""
-    summary = None
-    if evaluate and trained.state == "finished":
-        from cupola.workflows.evaluate import evaluate_run
+    from cupola.workflows.conclude import conclude
 
-        summary = evaluate_run(trained.folder, show.say(as_json))
-    found = diagnose_run(RunReader(trained.folder))
-    page = report(trained.folder, None, found)
+    judged = conclude(trained, show.say(as_json))
+    page = export(trained.folder, None, judged.diagnosis.findings)
     if as_json:
         ended = {"run": str(trained.folder), "state": trained.state, "step": trained.step, "report": str(page)}
-        show.as_json({**ended, "evaluation": summary, **show.diagnosis_record(found)})
+        show.as_json({**ended, "evaluation": judged.evaluation, **show.diagnosis_record(judged.diagnosis)})
     else:
-        if summary:
-            show.evaluation(summary, False)
-        show.diagnosis(found, False)
+        if judged.evaluation:
+            show.evaluation(judged.evaluation, False)
+        show.diagnosis(judged.diagnosis, False)
         show.lines(f"\n{trained.state} at step {trained.step}", f"run folder: {trained.folder}", f"report: {page}")
-        if trained.state != "finished":
+        if trained.state in ENDED_EARLY:
             show.lines(f"continue with: cupola resume {trained.folder}")
-    return 1 if trained.state == "interrupted" else 3 if trained.state != "finished" else exit_code(found.findings)
+    return ENDED_EARLY.get(trained.state, exit_code(judged.diagnosis.findings))
 
 
-def report(run: Path, out: Path | None, found: Diagnosis | None = None) -> Path:
-    """Write the HTML report with the run's findings in words."""
-    found = found or diagnose_run(RunReader(run))
-    return export(run, out, found.findings)
+def report(run: Path, out: Path | None) -> Path:
+    """Write the HTML report, diagnosed afresh."""
+    return export(run, out, diagnose_run(RunReader(run)).findings)

@@ -40,12 +40,15 @@ def diagnose(run: RunFolder, json: AsJson = False) -> None:
 def ledger(run: RunFolder, step: Step = None, json: AsJson = False) -> None:
     """Every denominator of a step in numbers and words."""
     from cupola.cli import show
+    from cupola.core.records import RunFolderError
     from cupola.core.runlog import RunReader
 
-    reader = RunReader(run)
-    rows = reader.ledger()
+    rows = RunReader(run).ledger()
     wanted = max((row["step"] for row in rows), default=None) if step is None else step
-    show.ledger([row for row in rows if row["step"] == wanted], f"{run}: step {wanted}", json)
+    chosen = [row for row in rows if row["step"] == wanted]
+    if not chosen:
+        raise RunFolderError(f"{run}: the ledger has no row of step {wanted}")
+    show.ledger(chosen, f"{run}: step {wanted}", json)
 
 
 def watch(

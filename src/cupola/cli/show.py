@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from cupola.cli.plain import plain
 from cupola.cli.progress import number
 from cupola.core.catalogue import wording
-from cupola.core.records import Finding, RunFolderError
+from cupola.core.records import Finding
 from cupola.watch.diagnosis import Diagnosis
 
 T = TypeVar("T")
@@ -79,21 +80,29 @@ def evaluation(summary: Mapping[str, Any], json_wanted: bool) -> None:
 
 
 def groups(found: Mapping[str, Any], json_wanted: bool) -> None:
-    """A step's groups: the prompt once, then its answers: best paid, worst paid, second best, and so on."""
+    """A step's groups: the prompt once, then its answers: best paid, worst paid, second best; equal ones once."""
     if json_wanted:
         return as_json(found)
     for group in found["groups"]:
         rows = group["rollouts"]
         right = sum(row["correct"] is True for row in rows)
-        state = group["state"].replace("_", " ")
-        lines(f"\nstep {found['step']}, {found['split']}: {state}, {right} of {len(rows)} right", style="bold")
+        state = f"{group['state'].replace('_', ' ')}, " if group["state"] else ""
+        lines(f"\nstep {found['step']}, {found['split']}: {state}{right} of {len(rows)} right", style="bold")
         lines(f"prompt: {plain(group['prompt'])}", f"answer: {plain(group['answer'] or 'none')}")
-        for row in from_both_ends(rows):
-            lines(
-                f"  reward {number(row['reward'], '.3g'):>5}  advantage {number(row['advantage'], '+.2f'):>6}  "
-                f"{row['n_tokens']:>4} tokens, {row['finish_reason']}, {row['verdict.status']}: "
-                f"{plain(row['completion'])}"
-            )
+        heads = [_head(row) for row in rows]
+        times = Counter(heads)
+        for head in from_both_ends(list(dict.fromkeys(heads))):
+            lines(f"  {f'×{times[head]}' if times[head] > 1 else '':<4}{head}")
+
+
+def _head(row: Mapping[str, Any]) -> str:
+    """One answer on one line, with what it was paid."""
+    extra = "".join(f", {key.removeprefix('extra.')} {row[key]}" for key in row if key.startswith("extra."))
+    return (
+        f"reward {number(row['reward'], '.3g'):>5}  advantage {number(row['advantage'], '+.2f'):>6}  "
+        f"{row['n_tokens']:>4} tokens, {row['finish_reason']}, {row['verdict.status']}{plain(extra)}: "
+        f"{plain(row['completion'])}"
+    )
 
 
 def from_both_ends(rows: Sequence[T]) -> list[T]:
@@ -103,21 +112,20 @@ def from_both_ends(rows: Sequence[T]) -> list[T]:
 
 def ledger(rows: Sequence[Mapping[str, Any]], title: str, json_wanted: bool) -> None:
     """Every update's terms, then in words what they say and which denominators have no stated reason."""
-    if not rows:
-        raise RunFolderError(f"{title}: the ledger has no row")
     if json_wanted:
         return as_json(rows)
     lines(title)
     for row in rows:
+        value = number(row["value"], ".6g")
         out = ", ".join(f"{n} {why}" for why, n in row["excluded"].items()) or "nothing"
         counted = ", ".join(f"{n} {name}" for name, n in row["counted"].items())
         lines(
-            f"update {row['update']}, {row['term']}: {row['formula']}; the shared part is {row['value']}",
+            f"update {row['update']}, {row['term']}: {row['formula']}; the shared part is {value}",
             f"  counted {counted}; left out {out}; "
             f"forwarded {row['forwarded']} of {row['forwarded'] + row['skipped']} rollouts",
         )
     for term in {row["term"]: row for row in rows}.values():
-        lines(f"\n{term['term']}: {term['rule']}", style="bold")
+        lines(f"\n{term['term']}: {term['rule']}, in update {term['update']}", style="bold")
         lines(*(f"  {sentence}" for sentence in term["words"]))
         lines(f"  why: {term['why'] or 'no reason is given (objective.why.' + term['term'] + ')'}")
 
@@ -127,10 +135,10 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
     if json_wanted:
         return as_json(found)
     model, data = found["model"], found["data"]
-    verdicts = [f"{found[key]} {key[7:]}" for key in found if key.startswith("verify/")]
-    parts = [
-        f"{key[8:-5]} {number(found[key], '.3f')}" for key in found if key.startswith("rewards/") and "mean" in key
-    ]
+    counts = {key.removeprefix("verify/"): found[key] for key in found if key.startswith("verify/")}
+    verdicts = [f"{count} {status}" for status, count in counts.items() if count]
+    names = [key for key in found if key.startswith("rewards/") and key.endswith("/mean")]
+    parts = [f"{key.removeprefix('rewards/').removesuffix('/mean')} {number(found[key], '.3f')}" for key in names]
     many = "made by the task as they are needed" if data["train"] is None else _questions(data)
     lines(
         f"model: {model['source']}, {model['parameters']:,} parameters, CPU threads: {model['threads']}",
@@ -139,11 +147,17 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
         f"  reward {number(found['reward'], '.3f')} ({', '.join(parts)}); right {number(found['correct/mean'], '.1%')}",
         f"  verdicts: {', '.join(verdicts)}",
         f"  prompts with signal {found['groups/with_signal']:.0%}; dead groups {found['groups/dead']:.0%} "
-        f"(all right {found['groups/dead_right']:.0%}, all wrong {found['groups/dead_wrong']:.0%})",
+        f"(all right {found['groups/dead_right']:.0%}, all wrong {found['groups/dead_wrong']:.0%}); "
+        f"without a reward {found['groups/unscorable']:.0%}",
         f"  length {number(found['completions/mean_length'], '.1f')} tokens, "
         f"{number(found['completions/clipped_ratio'], '.0%')} cut; entropy {number(found['entropy'], '.3f')}",
         f"  sampling takes {found['sampling_seconds_per_step']:.2g} s per step ({found['tokens_per_second']:,.0f} "
         f"tokens/s), memory {found['peak_memory_gb']:.2g} GB; the update is not included",
+        f"the first prompt as the model reads it: {plain(found['prompt'])}",
+        f"  best paid answer:  {plain(found['answers'][0])}",
+        f"  worst paid answer: {plain(found['answers'][-1])}",
+        *(["warning: no answer got a reward; look at the reward function"] if found["reward"] is None else []),
+        *(["warning: no answer was right; look at the two answers above"] if found["correct/mean"] == 0 else []),
         "nothing was written",
     )
 

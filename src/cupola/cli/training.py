@@ -43,7 +43,7 @@ def train(recipe: Recipes, dry_run: DryRun = False, json: AsJson = False) -> Non
         return
     with progress.bar(settings.run.steps, quiet=json) as view:
         trained = train_recipe(settings, provenance, View([view], view.finding, view.write))
-    raise typer.Exit(finish.finish(trained, settings.evaluation.at_end, json))
+    raise typer.Exit(finish.finish(trained, json))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], json: AsJson = False) -> None:
@@ -57,7 +57,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
 
     with progress.bar(settings.run.steps, quiet=json) as view:
         trained = resume_run(run, View([view], view.finding, view.write))
-    raise typer.Exit(finish.finish(trained, settings.evaluation.at_end, json))
+    raise typer.Exit(finish.finish(trained, json))
 
 
 def sft(recipe: Recipes, json: AsJson = False) -> None:

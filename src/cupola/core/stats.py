@@ -47,15 +47,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return (draws - math.comb(n - c, k)) / draws
 
 
-def pass_at_k_mean(counts: Sequence[tuple[int, int]], k: int) -> Estimate:
-    """Mean pass@k over questions with counts (n, c), and its interval over the population of questions.
-
-    SE = sd(U_i, ddof=1) / sqrt(Q) already contains the noise within questions. Samples must be independent given the
-    question: compute it per trained model and never over samples of several models. Raises ValueError as `pass_at_k`.
-    """
-    return mean_interval([pass_at_k(n, c, k) for n, c in counts])
-
-
 def plurality_correct(answers: Sequence[Hashable | None], right: Sequence[bool]) -> float:
     """maj@n over all n samples: probability that the most frequent answer, ties broken evenly, is right.
 
@@ -83,10 +74,11 @@ def wilson(successes: int, n: int) -> Estimate:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean of one value in [0, 1] per question, with a t interval over questions.
+    """Mean of one value in [0, 1] per question (a share, a pass@k), with a t interval over questions.
 
-    mean ± t(0.975, Q-1) · sd(values, ddof=1) / sqrt(Q), within [0, 1]. All values equal: see `paired_difference`.
-    Raises ValueError for a value outside [0, 1].
+    mean ± t(0.975, Q-1) · sd(values, ddof=1) / sqrt(Q), within [0, 1]: the noise within questions is contained. Samples
+    must be independent given the question, so those of several trained models are never pooled. All values equal: see
+    `paired_difference`. Raises ValueError for a value outside [0, 1].
     """
     return _interval(values, 0.0, 1.0)
 
@@ -120,6 +112,16 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float | None:
 
     table = [[pairs[x, y] for y in (True, False)] for x in (True, False)]
     return float(exact_test(table, exact=True).pvalue)
+
+
+def percent(share: float) -> str:
+    """A share as text: `45.7%`."""
+    return f"{share:.1%}"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in percentage points, always with its sign: `+20.3`."""
+    return f"{100 * difference:+.1f}"
 
 
 def _interval(values: Sequence[float], lowest: float, highest: float) -> Estimate:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cupola.core.runlog import RunReader
-from cupola.dashboard.plot import Chart, Point, Series
+from cupola.dashboard.plot import Chart, Curve, Point
 from cupola.dashboard.text import finite, measured
 
 Row = Mapping[str, Any]
@@ -49,12 +49,12 @@ def charts(reader: RunReader) -> list[Chart]:
     ]
 
 
-def line(rows: Sequence[Row], key: str, label: str) -> Series:
-    """The series of one metric key."""
-    return Series(label, tuple(Point(row["step"], measured(row, key)) for row in rows))
+def line(rows: Sequence[Row], key: str, label: str) -> Curve:
+    """The curve of one metric key."""
+    return Curve(label, tuple(Point(row["step"], measured(row, key)) for row in rows))
 
 
-def _right_answers(train: Sequence[Row], validation: Sequence[Row]) -> tuple[Series, ...]:
+def _right_answers(train: Sequence[Row], validation: Sequence[Row]) -> tuple[Curve, ...]:
     sampled = tuple(
         Point(row["step"], *(measured(row, f"correct/{name}") for name in ("mean", "mean_low", "mean_high")))
         for row in validation
@@ -62,12 +62,12 @@ def _right_answers(train: Sequence[Row], validation: Sequence[Row]) -> tuple[Ser
     greedy = tuple(Point(row["step"], measured(row, "correct/greedy")) for row in validation)
     return (
         line(train, "correct/mean", "training"),
-        Series("validation", sampled, measured=True),
-        Series("validation, greedy", greedy, measured=True),
+        Curve("validation", sampled, measured=True),
+        Curve("validation, greedy", greedy, measured=True),
     )
 
 
-def _rewards(train: Sequence[Row]) -> tuple[Series, ...]:
+def _rewards(train: Sequence[Row]) -> tuple[Curve, ...]:
     """The total and, where there are several, its parts."""
     names = reward_parts(train)
     parts = [line(train, f"rewards/{name}/mean", name) for name in names] if len(names) > 1 else []
@@ -82,11 +82,11 @@ def reward_parts(rows: Sequence[Row]) -> list[str]:
 
 def _length(train: Sequence[Row], manifest: Row) -> Chart:
     cap = finite(dig(manifest, "recipe", "sampling", "max_tokens"))
-    series = (
+    curves = (
         line(train, "completions/mean_length", "mean"),
         line(train, "completions/mean_terminated_length", "mean of those that ended"),
     )
-    return Chart("Length", "tokens per completion", series, limit=None if cap is None else (cap, f"cap {cap:g}"))
+    return Chart("Length", "tokens per completion", curves, limit=None if cap is None else (cap, f"cap {cap:g}"))
 
 
 def dig(mapping: Mapping[str, Any], *keys: str) -> Any:

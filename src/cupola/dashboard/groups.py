@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ def _step(step: int, rows: Sequence[Row], prompts: Mapping[str, Row]) -> ShownSt
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["group_id"], []).append(row)
-    shown = tuple(_group(group, prompts.get(group[0]["prompt_id"], {})) for group in choose(list(groups.values())))
+    shown = tuple(_group(group, prompts[group[0]["prompt_id"]]) for group in choose(list(groups.values())))
     return ShownStep(step, len(groups), shown)
 
 
@@ -82,8 +83,8 @@ def choose(groups: Sequence[list[Row]]) -> list[list[Row]]:
 
 def kind(group: Sequence[Row]) -> str:
     """The group's state, with `dead` told apart into all right and all wrong where answers were judged."""
-    state = str(group[0].get("group_state"))
-    judged = {row["correct"] for row in group if row.get("correct") is not None}
+    state: str = group[0]["group_state"]
+    judged = {row["correct"] for row in group if row["correct"] is not None}
     if state == "dead" and len(judged) == 1:
         return "dead, all right" if judged == {True} else "dead, all wrong"
     return state.replace("_", " ")
@@ -98,15 +99,11 @@ def _group(rows: Sequence[Row], prompt: Row) -> ShownGroup:
     half = MOST_COMPLETIONS // 2
     shown = paid if len(paid) <= MOST_COMPLETIONS else [*paid[:half], *paid[-half:]]
     largest = max((abs(value) for row in rows if (value := measured(row, "advantage")) is not None), default=0.0)
-    reasons: dict[str, int] = {}
-    for row in rows:
-        if not row.get("used"):
-            reason = str(row.get("discard_reason") or "no reason recorded").replace("_", " ")
-            reasons[reason] = reasons.get(reason, 0) + 1
-    judged = [row["correct"] for row in rows if row.get("correct") is not None]
+    reasons = Counter(row["discard_reason"].replace("_", " ") for row in rows if not row["used"])
+    judged = [row["correct"] for row in rows if row["correct"] is not None]
     return ShownGroup(
-        prompt=shorten(str(prompt.get("prompt", rows[0]["prompt_id"])), MOST_CHARACTERS),
-        gold=prompt.get("answer"),
+        prompt=shorten(prompt["prompt"], MOST_CHARACTERS),
+        gold=prompt["answer"],
         kind=kind(rows),
         right=sum(judged),
         judged=len(judged),
@@ -127,9 +124,9 @@ def _answer(row: Row, largest: float) -> Answer:
     advantage = measured(row, "advantage")
     return Answer(
         row=row,
-        text=shorten(str(row.get("completion", "")), MOST_CHARACTERS),
+        text=shorten(row["completion"], MOST_CHARACTERS),
         reward=measured(row, "reward"),
-        parts=tuple((key[7:], measured(row, key)) for key in row if key.startswith("reward.")),
+        parts=tuple((key.removeprefix("reward."), measured(row, key)) for key in row if key.startswith("reward.")),
         advantage=advantage,
         weight=measured(row, "weight_share"),
         shade=shade(advantage, largest),

@@ -12,7 +12,7 @@ from cupola.dashboard.text import NO_DATA, number
 WIDTH, HEIGHT = 420, 210
 LEFT, RIGHT, TOP, BOTTOM = 42, 412, 10, 182
 
-#: No series is drawn with more points than this; what is left out never includes an extreme of its stretch.
+#: No curve is drawn with more points than this; what is left out never includes an extreme of its stretch.
 MOST_POINTS = 600
 #: Rows of a chart's table, and stretches that name their values under the pointer.
 MOST_ROWS = 120
@@ -29,16 +29,17 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
-    """One line of a chart; `measured` series are drawn as points with intervals, others as a line alone."""
+class Curve:
+    """One line of a chart; `measured` ones are drawn as points with intervals, others as a line alone."""
 
     label: str
     points: tuple[Point, ...]
     measured: bool = False
 
     @property
-    def known(self) -> list[Point]:
-        return [point for point in self.points if point.value is not None]
+    def known(self) -> list[tuple[Point, float]]:
+        """The points that have a value, with it."""
+        return [(point, point.value) for point in self.points if point.value is not None]
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,14 @@ class Chart:
 
     title: str
     unit: str
-    series: tuple[Series, ...]
+    curves: tuple[Curve, ...]
     fixed: tuple[float, float] | None = None
     limit: tuple[float, str] | None = None
 
     @property
-    def drawn(self) -> list[Series]:
-        """The series that have a value at all."""
-        return [series for series in self.series if series.known]
+    def drawn(self) -> list[Curve]:
+        """The curves that have a value at all."""
+        return [curve for curve in self.curves if curve.known]
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mark:
-    """One series as drawn: its path, the points that stand alone or are measured, and whiskers (x, low, high)."""
+    """One curve as drawn: its path, the points that stand alone or are measured, and whiskers (x, low, high)."""
 
     path: str
     dots: tuple[tuple[float, float], ...]
@@ -113,13 +114,13 @@ def tick_label(value: float) -> str:
 
 def plot(chart: Chart) -> Plot:
     """The geometry of a chart that has at least one value."""
-    x_values, x_axis = _step_axis([point.step for series in chart.drawn for point in series.points])
+    x_values, x_axis = _step_axis([point.step for curve in chart.drawn for point in curve.points])
     y_values = _value_ticks(chart)
     y_axis = Axis(y_values[0], y_values[-1], BOTTOM, TOP)
     return Plot(
         x_ticks=tuple((x_axis(value), tick_label(value)) for value in x_values),
         y_ticks=tuple((y_axis(value), tick_label(value)) for value in y_values),
-        marks=tuple(_mark(series, x_axis, y_axis) for series in chart.drawn),
+        marks=tuple(_mark(curve, x_axis, y_axis) for curve in chart.drawn),
         bands=_bands(chart, x_axis),
         limit=(y_axis(chart.limit[0]), chart.limit[1]) if chart.limit else None,
     )
@@ -137,25 +138,25 @@ def _value_ticks(chart: Chart) -> list[float]:
     """Ticks of the value axis, which starts at zero unless a value lies below it."""
     if chart.fixed:
         return ticks(*chart.fixed)
-    points = [point for series in chart.drawn for point in series.known]
-    values = [v for point in points for v in (point.value, point.low, point.high) if v is not None]
+    known = [pair for curve in chart.drawn for pair in curve.known]
+    values = [v for point, value in known for v in (value, point.low, point.high) if v is not None]
     values += [chart.limit[0]] if chart.limit else []
     low, high = min(0.0, *values), max(0.0, *values)
     return ticks(low, high) if high > low else [0.0, 1.0]
 
 
-def _mark(series: Series, x_axis: Axis, y_axis: Axis) -> Mark:
+def _mark(curve: Curve, x_axis: Axis, y_axis: Axis) -> Mark:
     path: list[str] = []
     dots: list[tuple[float, float]] = []
-    for stretch in stretches(thin(series.points)):
+    for stretch in stretches(thin(curve.points)):
         corners = [(x_axis(point.step), y_axis(value)) for point, value in stretch]
         if len(corners) > 1:
             path += [f"{'L' if index else 'M'}{x:g} {y:g}" for index, (x, y) in enumerate(corners)]
-        if len(corners) == 1 or series.measured:
+        if len(corners) == 1 or curve.measured:
             dots += corners
     whiskers = tuple(
         (x_axis(point.step), y_axis(point.low), y_axis(point.high))
-        for point in series.known
+        for point, _ in curve.known
         if point.low is not None and point.high is not None
     )
     return Mark("".join(path), tuple(dots), whiskers)
@@ -181,14 +182,15 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     for start in range(0, len(points), size):
         span = range(start, min(start + size, len(points)))
         known = [(value, index) for index in span if (value := points[index].value) is not None]
-        kept.update(index for _, index in (min(known), max(known))) if known else None
+        if known:
+            kept |= {min(known)[1], max(known)[1]}
         kept.update([index for index in span if points[index].value is None][:1])
     return [points[index] for index in sorted(kept)]
 
 
 def table(chart: Chart) -> tuple[int, list[list[str]]]:
-    """(every how many steps there is a row, the rows): step, then each series' value, with its interval if known."""
-    by_step = [{point.step: point for point in series.points} for series in chart.drawn]
+    """(every how many steps there is a row, the rows): step, then each curve's value, with its interval if known."""
+    by_step = [{point.step: point for point in curve.points} for curve in chart.drawn]
     steps = sorted({step for points in by_step for step in points})
     every = math.ceil(len(steps) / MOST_ROWS) or 1
     chosen = [step for index, step in enumerate(steps) if index % every == 0 or step == steps[-1]]
@@ -206,7 +208,7 @@ def cell(point: Point | None) -> str:
 def _bands(chart: Chart, x_axis: Axis) -> tuple[tuple[float, float, str], ...]:
     """(x, width, text) of the stretches that tell their values under the pointer, without any script."""
     _, rows = table(chart)
-    labels = [series.label for series in chart.drawn]
+    labels = [curve.label for curve in chart.drawn]
     centres = [x_axis(float(row[0])) for row in rows]
     middles = [(a + b) / 2 for a, b in pairwise(centres)]
     edges = [float(LEFT), *middles, float(RIGHT)]
@@ -221,15 +223,14 @@ def _bands(chart: Chart, x_axis: Axis) -> tuple[tuple[float, float, str], ...]:
 
 
 def caption(chart: Chart) -> str:
-    """The reading in one sentence: first and last value, least and greatest, of every series."""
-    sentence = "; ".join(_reading(series) for series in chart.drawn)
+    """The chart in one sentence: first and last value, least and greatest, of every curve."""
+    sentence = "; ".join(_course(curve) for curve in chart.drawn)
     return sentence[:1].upper() + sentence[1:] + "."
 
 
-def _reading(series: Series) -> str:
-    values = [(point.value, point) for point in series.known if point.value is not None]
-    (first, start), last = values[0], values[-1][0]
+def _course(curve: Curve) -> str:
+    start, values = curve.known[0][0], [value for _, value in curve.known]
     if len(values) == 1:
-        return f"{series.label} {number(first)} at step {start.step:g}"
-    low, high = min(value for value, _ in values), max(value for value, _ in values)
-    return f"{series.label} {number(first)} → {number(last)}, between {number(low)} and {number(high)}"
+        return f"{curve.label} {number(values[0])} at step {start.step:g}"
+    first, last, low, high = (number(value) for value in (values[0], values[-1], min(values), max(values)))
+    return f"{curve.label} {first} → {last}, between {low} and {high}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cupola.core.runlog import RunReader
 
@@ -19,7 +18,7 @@ CLASSES = {
 
 
 @dataclass(frozen=True)
-class Question:
+class Course:
     """One question's share of right sampled answers, a value per validated step (`None`: not judged there)."""
 
     prompt: str
@@ -32,12 +31,18 @@ class Question:
     @property
     def kind(self) -> str:
         """Its class, a key of CLASSES."""
-        first, last = self.known[0], self.known[-1]
         if set(self.known) == {1.0}:
             return "always right"
         if set(self.known) == {0.0}:
             return "stuck wrong"
-        return "improving" if last > first else "lost" if last < first else "unchanged"
+        if self.change == 0:
+            return "unchanged"
+        return "improving" if self.change > 0 else "lost"
+
+    @property
+    def change(self) -> float:
+        """From the first judged validation to the last."""
+        return self.known[-1] - self.known[0]
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,22 @@ class Timeline:
     """Questions by class, and how many of them were never judged."""
 
     steps: tuple[int, ...]
-    classes: Mapping[str, tuple[Question, ...]]
+    classes: Mapping[str, tuple[Course, ...]]
     unjudged: int
 
     @property
     def total(self) -> int:
-        return sum(len(questions) for questions in self.classes.values())
+        return sum(len(courses) for courses in self.classes.values())
 
 
 def timeline(reader: RunReader) -> Timeline:
     """The timeline of a run; within a class the largest change comes first."""
-    shares = reader.timeline()
-    prompts: Mapping[str, Mapping[str, Any]] = reader.prompts()
+    shares = reader.timeline() if reader.rollout_steps() else {}
+    prompts = reader.prompts()
     steps = tuple(sorted({step for by_step in shares.values() for step in by_step}))
-    questions = [
-        Question(str(prompts.get(key, {}).get("prompt", key)), tuple(by_step.get(step) for step in steps))
-        for key, by_step in shares.items()
+    courses = [
+        Course(prompts[key]["prompt"], tuple(by_step.get(step) for step in steps)) for key, by_step in shares.items()
     ]
-    judged = sorted((q for q in questions if q.known), key=lambda q: (-abs(q.known[-1] - q.known[0]), q.prompt))
-    classes = {kind: tuple(question for question in judged if question.kind == kind) for kind in CLASSES}
-    return Timeline(steps, classes, len(questions) - len(judged))
+    judged = sorted((each for each in courses if each.known), key=lambda each: (-abs(each.change), each.prompt))
+    classes = {kind: tuple(course for course in judged if course.kind == kind) for kind in CLASSES}
+    return Timeline(steps, classes, len(courses) - len(judged))

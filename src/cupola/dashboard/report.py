@@ -80,8 +80,8 @@ def _words(finding: Finding) -> Wording:
 
 def newest_update(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The ledger rows of the last update of the last step."""
-    last = max(((row.get("step", 0), row.get("update") or 0) for row in rows), default=None)
-    return [row for row in rows if (row.get("step", 0), row.get("update") or 0) == last]
+    last = max(((row["step"], row["update"]) for row in rows), default=None)
+    return [row for row in rows if (row["step"], row["update"]) == last]
 
 
 def recipe_text(reader: RunReader) -> str | None:

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from cupola.core.runlog import RunReader
-from cupola.dashboard.figures import dig
-from cupola.dashboard.plot import Axis, Point, stretches, thin
-from cupola.dashboard.text import duration, finite, measured, number, percent, points
+from cupola.core.stats import Estimate
+from cupola.dashboard.figures import dig, line
+from cupola.dashboard.plot import Axis, Curve, stretches, thin
+from cupola.dashboard.text import duration, measured, number, percent, points
 
 Row = Mapping[str, Any]
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 BAR_WIDTH = 180
+
+#: The base at the temperature where it did best on other questions, as an evaluation names it.
+BEST = "best_temperature"
+#: What stands for a measure that an arm does not have.
+NOT_MEASURED = Estimate(None, None, None, 0)
 
 
 @dataclass(frozen=True)
@@ -25,15 +31,6 @@ class Tile:
     last: str
     note: str
     spark: str
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its 95% interval; any of them may be missing."""
-
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Gains:
-    """The newest evaluation, read tolerantly."""
+    """The newest evaluation. `word` is `None` where the verdict is open, `reason` too where one arm stands alone."""
 
     id: str
-    split: str | None
-    questions: object
-    samples: object
+    split: str
+    questions: int
+    samples: int
     arms: tuple[str, ...]
     measures: tuple[Measure, ...]
     differences: tuple[Difference, ...]
@@ -95,9 +92,9 @@ def wall_time(manifest: Row, rows: Sequence[Row]) -> float | None:
     for row in rows:
         if (moment := measured(row, "time")) is not None:
             times.setdefault(row.get("attempt", 0), []).append(moment)
-    for attempt in manifest.get("attempts") or []:
+    for attempt in manifest.get("attempts", []):
         told = [moment for key in ("started", "ended") if (moment := measured(attempt, key)) is not None]
-        times.setdefault(attempt.get("attempt", 0), []).extend(told)
+        times.setdefault(attempt["attempt"], []).extend(told)
     spans = [max(moments) - min(moments) for moments in times.values() if len(moments) > 1]
     return sum(spans) if spans else None
 
@@ -115,89 +112,92 @@ def tiles(reader: RunReader) -> list[Tile]:
 
 
 def _tile(label: str, rows: Sequence[Row], key: str, style: Callable[[object], str]) -> Tile | None:
-    course = [Point(row["step"], measured(row, key)) for row in rows]
-    known = [(point.step, point.value) for point in course if point.value is not None]
-    if not known:
+    course = line(rows, key, label)
+    if not course.known:
         return None
-    (start, first), (end, last) = known[0], known[-1]
-    if len(known) == 1:
-        return Tile(label, "", style(last), f"step {end:g}", "")
+    (start, first), (end, last) = course.known[0], course.known[-1]
+    if len(course.known) == 1:
+        return Tile(label, "", style(last), f"step {end.step:g}", "")
     change = f"{points(last - first)} points" if style is percent else number(last - first, sign=True)
-    return Tile(label, style(first), style(last), f"{change} · step {start:g} to {end:g}", spark(course))
+    note = f"{change} · step {start.step:g} to {end.step:g}"
+    return Tile(label, style(first), style(last), note, spark(course))
 
 
-def spark(course: Sequence[Point]) -> str:
+def spark(course: Curve) -> str:
     """A line's path in a box of SPARK_WIDTH x SPARK_HEIGHT, without axes."""
-    known = [point.value for point in course if point.value is not None]
-    low, high = min(known), max(known)
+    values = [value for _, value in course.known]
+    low, high = min(values), max(values)
     if low == high:
         low, high = low - 1, high + 1
-    x_axis = Axis(course[0].step, course[-1].step, 2, SPARK_WIDTH - 2)
+    x_axis = Axis(course.points[0].step, course.points[-1].step, 2, SPARK_WIDTH - 2)
     y_axis = Axis(low, high, SPARK_HEIGHT - 3, 3)
     return "".join(
         f"{'L' if index else 'M'}{x_axis(point.step):g} {y_axis(value):g}"
-        for stretch in stretches(thin(course, SPARK_WIDTH))
+        for stretch in stretches(thin(course.points, SPARK_WIDTH))
         for index, (point, value) in enumerate(stretch)
     )
 
 
 def gains(reader: RunReader) -> Gains | None:
     """The newest evaluation: its arms beside each other, base first; `None` if there is none."""
-    evaluations = reader.evals()
+    evaluations = list(reader.evals().values())
     if not evaluations:
         return None
-    name, summary = list(evaluations.items())[-1]
-    arms = {arm: row for arm, row in sorted((summary.get("arms") or {}).items()) if isinstance(row, Mapping)}
-    keys = sorted(dict.fromkeys(key for row in arms.values() for key in row), key=_measure_rank)
+    summary = evaluations[-1]
+    arms: Mapping[str, Row] = summary["arms"]
+    verdict = summary["verdict"] or {"word": None, "reason": None}
     return Gains(
-        id=str(summary.get("id", name)),
-        split=summary.get("split"),
-        questions=summary.get("questions"),
-        samples=summary.get("samples"),
-        arms=tuple(arms),
-        measures=tuple(
-            Measure(_measure_label(key, summary), tuple(estimate(row.get(key)) for row in arms.values()))
-            for key in keys
-        ),
-        differences=_differences([row for row in summary.get("differences") or [] if isinstance(row, Mapping)]),
-        word=dig(summary, "verdict", "word"),
-        reason=dig(summary, "verdict", "reason"),
+        id=summary["id"],
+        split=summary["split"],
+        questions=summary["questions"],
+        samples=summary["samples"],
+        arms=tuple(sorted(arms)),
+        measures=_measures(arms, summary["temperature"]),
+        differences=_differences(summary["differences"]),
+        word=verdict["word"],
+        reason=verdict["reason"],
     )
 
 
-def estimate(value: object) -> Estimate:
-    """An estimate from `{"value", "low", "high"}` or from a bare number."""
-    if isinstance(value, Mapping):
-        return Estimate(*(measured(value, key) for key in ("value", "low", "high")))
-    return Estimate(finite(value), None, None)
+def _measures(arms: Mapping[str, Row], temperature: float) -> tuple[Measure, ...]:
+    """Every measure with each arm's estimate: greedy first, then the best temperature, one sample, several."""
+    found = {key: row for arm in sorted(arms) for key, row in arms[arm].items()}
+    return tuple(
+        Measure(
+            _measure_label(key, found[key], temperature),
+            tuple(_estimate(arms[arm][key]) if key in arms[arm] else NOT_MEASURED for arm in sorted(arms)),
+        )
+        for key in sorted(found, key=_measure_rank)
+    )
+
+
+def _estimate(row: Row) -> Estimate:
+    return Estimate(row["value"], row["low"], row["high"], row["n"])
 
 
 def _measure_rank(key: str) -> int:
-    """Greedy first, then the best temperature, one sample, the majority of several, any of several."""
-    kinds = ("greedy", "best_temperature", "pass@1", "maj")
-    return next((rank for rank, kind in enumerate(kinds) if key == kind or key.partition("@")[0] == kind), len(kinds))
+    order = ("greedy", BEST, "pass@1", "maj", "pass")
+    return order.index(key if key in order else key.partition("@")[0])
 
 
-def _measure_label(key: str, summary: Row) -> str:
+def _measure_label(key: str, row: Row, temperature: float) -> str:
     name, _, count = key.partition("@")
-    if key == "best_temperature":
-        chosen = finite(dig(summary, "arms", "base", key, "temperature"))
-        return "Best temperature" + ("" if chosen is None else f" ({chosen:g}), chosen on other questions")
+    if name == BEST:
+        return f"Best temperature ({row['mode']}), chosen on other questions"
+    if name == "greedy":
+        return "Greedy"
     if key == "pass@1":
-        return f"pass@1, one sample at temperature {summary.get('temperature', 1):g}"
-    words = {"maj": f"the majority of {count} samples", "pass": f"any of {count} samples"}
-    return f"{key}, {words[name]}" if name in words else key.replace("_", " ").capitalize()
+        return f"pass@1, one sample at temperature {temperature:g}"
+    return f"{key}, {'the majority' if name == 'maj' else 'any'} of {count} samples"
 
 
 def _differences(rows: Sequence[Row]) -> tuple[Difference, ...]:
     """Differences with their intervals on one axis around zero that holds them all."""
-    estimates = [estimate(row) for row in rows]
+    estimates = [_estimate(row) for row in rows]
     ends = [abs(end) for each in estimates for end in (each.low, each.high) if end is not None]
     widest = max(ends, default=0.0) or 1.0
     axis = Axis(-widest, widest, 6, BAR_WIDTH - 6)
-    return tuple(
-        Difference(str(row.get("name", "")), each, _bar(each, axis)) for row, each in zip(rows, estimates, strict=True)
-    )
+    return tuple(Difference(row["name"], each, _bar(each, axis)) for row, each in zip(rows, estimates, strict=True))
 
 
 def _bar(each: Estimate, axis: Axis) -> tuple[float, float, float] | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from cupola.core import stats
+
 NO_DATA = "–"
 
 
@@ -42,15 +44,15 @@ def number(value: object, sign: bool = False) -> str:
 
 
 def percent(value: object) -> str:
-    """A share as a percentage with one decimal."""
+    """A share as `stats.percent` has it, with a true minus sign; a dash where there is none."""
     known = finite(value)
-    return NO_DATA if known is None else f"{100 * known:.1f}%".replace("-", "−")
+    return NO_DATA if known is None else stats.percent(known).replace("-", "−")
 
 
 def points(value: object) -> str:
-    """A difference of two shares in percentage points, always with its sign."""
+    """A difference of shares as `stats.points` has it, with a true minus sign; a dash where there is none."""
     known = finite(value)
-    return NO_DATA if known is None else f"{100 * known:+.1f}".replace("-", "−")
+    return NO_DATA if known is None else stats.points(known).replace("-", "−")
 
 
 def duration(seconds: object) -> str:
@@ -66,20 +68,17 @@ def duration(seconds: object) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def spelled(character: str) -> str:
-    """A character as its escape: `\\u202e`."""
-    code = ord(character)
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
 def _is_hidden(character: str) -> bool:
     """Control, format (bidi, zero width), surrogate, private and unassigned characters, and odd line breaks."""
     return character not in "\n\t" and unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def plain(value: object) -> str:
-    """Text with every hidden character spelled out."""
-    return "".join(spelled(each) if _is_hidden(each) else each for each in str(value))
+    """Text with every hidden character spelled out.
+
+    The terminal's rule is stricter (`cli.plain`): there a line break would forge a line, here it is part of the text.
+    """
+    return "".join(c.encode("unicode_escape").decode() if _is_hidden(c) else c for c in str(value))
 
 
 def visible(value: object) -> Markup:

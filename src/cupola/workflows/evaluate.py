@@ -9,14 +9,13 @@ from typing import Any
 
 from cupola.core.config import Evaluation, Recipe, load_recipe
 from cupola.core.records import EvalSample, Prompt, RunFolderError, Split
-from cupola.core.runlog import Layout, RunReader
-from cupola.prove.evaluation import choose_temperature, mode_of, summarise, temperature_of, write
-from cupola.train.loop import sampling_of
-from cupola.train.tasks import FileSource, PromptSource
-from cupola.workflows.assemble import Parts, assemble
+from cupola.core.runlog import Layout, RunReader, write_evaluation
+from cupola.prove.evaluation import choose_temperature, mode_of, summarise, temperature_of
+from cupola.train.models import load_policy
+from cupola.train.tasks import PromptSource
+from cupola.workflows.assemble import Assembly, assemble
 
 Say = Callable[[str], None]
-Arm = tuple[str, Parts]
 
 
 def evaluate_run(
@@ -36,18 +35,18 @@ def evaluate_run(
     if step is None or step not in steps:
         raise RunFolderError(f"{root}: no checkpoint of step {step}; there are {steps}")
     say("loading base and trained policy")
-    base, trained = assemble(recipe), assemble(recipe, str(layout.checkpoint(step)))
+    base = assemble(recipe)
+    trained = replace(base, policy=load_policy(str(layout.checkpoint(step)), recipe.model.dtype, recipe.model.device))
     split, dev, test = questions(base.source, settings)
-    modes = [mode_of(t) for t in [0.0, *settings.temperatures]]
     say(f"choosing the base's best temperature on {len(dev)} other questions")
-    tried = [s for mode in modes for s in ask(("base", base), dev, mode, settings.dev_samples)]
-    best, table = choose_temperature(tried)
+    modes = [mode_of(t) for t in [0.0, *settings.temperatures]]
+    best, table = choose_temperature([s for mode in modes for s in ask("base", base, dev, mode, "dev", settings)])
     training = mode_of(recipe.sampling.temperature)
     samples: list[EvalSample] = []
-    for arm in (("base", base), ("trained", trained)):
-        say(f"{arm[0]}: {len(test)} {split} questions, greedy and {settings.samples} sampled answers each")
-        for mode in dict.fromkeys([mode_of(0.0), training, *([best] if arm[0] == "base" else [])]):
-            samples += ask(arm, test, mode, settings.samples)
+    for arm, parts, further in (("base", base, [best]), ("trained", trained, [])):
+        say(f"{arm}: {len(test)} {split} questions, greedy and {settings.samples} sampled answers each")
+        for mode in dict.fromkeys([mode_of(0.0), training, *further]):
+            samples += ask(arm, parts, test, mode, "test", settings)
     summary = summarise(
         samples,
         split=split,
@@ -55,9 +54,8 @@ def evaluate_run(
         base_best=(best, temperature_of(best)),
         ks=[settings.samples],
     )
-    summary["dev"] = {"questions": len(dev), "accuracy": table}
-    summary["step"] = step
-    return write(layout, f"step-{step:06d}", samples, summary)
+    summary |= {"dev": {"questions": len(dev), "accuracy": table}, "step": step}
+    return write_evaluation(layout, f"step-{step:06d}", samples, summary)
 
 
 def evaluate_model(recipe: Recipe, model: str, out: Path, say: Say, changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,13 +64,10 @@ def evaluate_model(recipe: Recipe, model: str, out: Path, say: Say, changed: Map
     settings = recipe.evaluation.model_copy(update=dict(changed))
     split, _, test = questions(parts.source, settings)
     say(f"{model}: {len(test)} {split} questions")
-    samples = [
-        sample
-        for mode in (mode_of(0.0), mode_of(recipe.sampling.temperature))
-        for sample in ask(("model", parts), test, mode, settings.samples)
-    ]
+    modes = (mode_of(0.0), mode_of(recipe.sampling.temperature))
+    samples = [sample for mode in modes for sample in ask("model", parts, test, mode, "test", settings)]
     summary = summarise(samples, split=split, temperature=recipe.sampling.temperature, ks=[settings.samples])
-    return write(Layout(out), "model", samples, summary)
+    return write_evaluation(Layout(out), "model", samples, summary)
 
 
 def questions(source: PromptSource, settings: Evaluation) -> tuple[Split, list[Prompt], list[Prompt]]:
@@ -80,23 +75,23 @@ def questions(source: PromptSource, settings: Evaluation) -> tuple[Split, list[P
 
     The dev questions serve the base alone, which was trained on none of them, so a file's training questions do.
     """
-    if isinstance(source, FileSource):
-        dev = list(source.questions.train[: settings.dev_questions])
-        return "validation", dev, source.held_out("validation", settings.questions)
+    if finite := source.prompts():
+        return "validation", list(finite[: settings.dev_questions]), source.held_out("validation", settings.questions)
     return "test", source.held_out("dev", settings.dev_questions), source.held_out("test", settings.questions)
 
 
-def ask(arm: Arm, prompts: Sequence[Prompt], mode: str, samples: int) -> list[EvalSample]:
-    """One greedy or `samples` sampled answers per question, judged by the recipe's own reward."""
-    name, parts = arm
+def ask(
+    arm: str, parts: Assembly, prompts: Sequence[Prompt], mode: str, split: Split, settings: Evaluation
+) -> list[EvalSample]:
+    """One greedy answer, or the settings' number of sampled ones, per question, judged by the recipe's own reward."""
     temperature = temperature_of(mode)
-    sampling = replace(sampling_of(parts.recipe), temperature=temperature)
-    n = 1 if temperature == 0 else samples
-    groups = parts.collector().collect(0, prompts, n, sampling, "test", f"{name}-{mode}")
+    n = 1 if temperature == 0 else settings.dev_samples if split == "dev" else settings.samples
+    sampling = parts.recipe.sampling.settings(temperature)
+    groups = parts.collector().collect(0, prompts, n, sampling, split, f"{arm} {mode}")
     part = parts.recipe.correctness_part()
     return [
         EvalSample(
-            arm=name,
+            arm=arm,
             prompt_id=group.prompt.id,
             mode=mode,
             index=index,

@@ -17,7 +17,7 @@ from cupola.core.runlog import RunReader, RunWriter
 from cupola.train.loop import Learner, Position, Run, load_checkpoint, seed_globals, train
 from cupola.train.models import weights_digest
 from cupola.watch.diagnosis import LiveDiagnosis
-from cupola.workflows.assemble import Parts, assemble, data_notes, notices
+from cupola.workflows.assemble import Assembly, assemble
 from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
 
 
@@ -47,10 +47,10 @@ def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) ->
     """
     parts = assemble(recipe)
     learner = parts.learner()
-    for notice in notices(parts.source):
+    for notice in notices(parts):
         view.say(notice)
     root = Path(recipe.run.folder) / recipe.run.name
-    manifest = new_manifest(recipe, provenance, data=data_notes(parts.source), model=_model_notes(parts))
+    manifest = new_manifest(recipe, provenance, data=parts.source.notes(), model=_model_notes(parts))
     writer = RunWriter.create(root, manifest, dump(recipe))
     try:
         seed_globals(recipe.run.seed)
@@ -85,7 +85,7 @@ def resume_run(root: Path, view: View = View()) -> Trained:
     return _run(parts, learner, writer, position, view)
 
 
-def _run(parts: Parts, learner: Learner, writer: RunWriter, position: Position, view: View) -> Trained:
+def _run(parts: Assembly, learner: Learner, writer: RunWriter, position: Position, view: View) -> Trained:
     attempt_started(writer, position.step)
 
     def found(step: int, finding: Finding) -> None:
@@ -120,13 +120,21 @@ def _run(parts: Parts, learner: Learner, writer: RunWriter, position: Position, 
     return Trained(writer.layout.root, state, writer.layout.checkpoint_steps()[-1])
 
 
+def notices(parts: Assembly) -> list[str]:
+    """What a person should know before training: rows left out, and fewer validation questions than asked for."""
+    found, asked = parts.source.notices(), parts.recipe.validation.questions
+    if len(parts.validation) < asked:
+        found.append(f"validation: {len(parts.validation)} of the {asked} questions asked for (validation.questions)")
+    return found
+
+
 def _state(action: Action, interrupted: bool) -> str:
     if action == "continue":
         return "finished"
     return "interrupted" if interrupted else {"pause": "paused", "stop": "stopped"}[action]
 
 
-def _model_notes(parts: Parts) -> dict[str, Any]:
+def _model_notes(parts: Assembly) -> dict[str, Any]:
     return {
         "source": parts.recipe.model.source,
         "parameters": parts.policy.parameters,

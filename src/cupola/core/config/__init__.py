@@ -1,32 +1,32 @@
 """The recipe: what a run is asked to do, and where each value came from."""
 
 from cupola.core.config.load import Provenance, dump, load, load_recipe, validate
-from cupola.core.config.presets import PRESETS
-from cupola.core.config.recipe import (
-    Data,
-    Evaluation,
-    Objective,
-    Optim,
-    Recipe,
-    Reward,
-    SamplingSection,
-    SftRecipe,
-    Validation,
-)
+from cupola.core.config.recipe import Data, Evaluation, Objective, Recipe, SamplingSection
+from cupola.core.config.reward import ExactReward, FunctionReward, NumericReward, PatternReward, Reward, RewardPart
+from cupola.core.config.section import PositiveInt, Section, Share
+from cupola.core.config.shared import Optim, Source
+from cupola.core.config.supervised import SftRecipe
 from cupola.core.config.template import commented, starting_recipe
 
 __all__ = [
-    "PRESETS",
     "Data",
     "Evaluation",
+    "ExactReward",
+    "FunctionReward",
+    "NumericReward",
     "Objective",
     "Optim",
+    "PatternReward",
+    "PositiveInt",
     "Provenance",
     "Recipe",
     "Reward",
+    "RewardPart",
     "SamplingSection",
+    "Section",
     "SftRecipe",
-    "Validation",
+    "Share",
+    "Source",
     "commented",
     "dump",
     "load",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from cupola.core.config.faults import told
 from cupola.core.config.presets import PRESETS
 from cupola.core.config.recipe import Recipe
 from cupola.core.records import RecipeError
@@ -36,27 +37,28 @@ def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tupl
     for path in paths:
         table, lines = _read(path)
         _merge(merged, table)
+        _forget(origin, [key for key, value in _walk(table) if not isinstance(value, dict)])
         origin.update({key: _at(path, lines, key) for key, _ in _walk(table)})
     for override in overrides:
         key, value = _parse_override(override)
         _set(merged, key, value)
+        _forget(origin, [key])
         origin.update({name: "command line" for name, _ in _walk(value, key)})
+        for around in accumulate(key.split(".")[:-1], "{}.{}".format):  # tables that the override itself made
+            origin.setdefault(around, "command line")
     recipe = validate(merged, kind, origin)
     return recipe, _provenance(recipe, merged, origin)
 
 
-def validate(values: Mapping[str, Any], kind: type[M], origin: Mapping[str, str] | None = None) -> M:
-    """The validated model, or a RecipeError of one line for the first fault; `origin` tells where a key stands."""
+def validate(values: Mapping[str, Any], kind: type[M], origin: Mapping[str, str] | None = None, at: str = "") -> M:
+    """The validated model, or a RecipeError of one line for the first fault.
+
+    `origin` tells where a key stands; `at` is the dotted key of `values` where they are a part of a recipe.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = _key(first, values)
-        fault = _fault(first, kind)
-        if len(key.split(".")) < len(first["loc"]):  # no member of a union fits; pydantic complains of each in turn
-            fault = f"is of a type that does not fit, got {first['input']!r:.80}"
-        parts = (_place(key, fault, origin or {}), key, fault)
-        raise RecipeError(": ".join(part for part in parts if part)) from error
+        raise RecipeError(told(error, kind, origin or {}, at)) from error
 
 
 def dump(recipe: BaseModel) -> str:
@@ -85,7 +87,7 @@ def _line_numbers(text: str) -> dict[str, int]:
         if many := re.match(r"\s*\[\[\s*([\w.-]+)\s*\]\]", line):
             index = counts.get(many[1], 0)
             counts[many[1]], table = index + 1, f"{many[1]}.{index}."
-            lines[table[:-1]] = number
+            lines[table.removesuffix(".")] = number
         elif one := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
             table = f"{one[1]}."
             lines[one[1]] = number
@@ -124,6 +126,13 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
             into[key] = value
 
 
+def _forget(origin: Provenance, replaced: Sequence[str]) -> None:
+    """Drop where keys stood below those that are replaced whole."""
+    inside = tuple(f"{key}." for key in replaced)
+    for key in [key for key in origin if key.startswith(inside)]:
+        del origin[key]
+
+
 def _parse_override(text: str) -> tuple[str, Any]:
     key, sign, raw = text.partition("=")
     if not sign or not re.fullmatch(r"[\w.-]+", key):
@@ -153,64 +162,6 @@ def _entry(entries: list[Any], index: str, key: str) -> Any:
     if not index.isdecimal() or int(index) >= len(entries):
         raise RecipeError(f"{key}: {index} is none of the {len(entries)} entries, which count from 0")
     return entries[int(index)]
-
-
-def _key(error: Any, values: Any) -> str:
-    """The dotted key that is at fault, without what pydantic adds for the members of a union."""
-    found: list[str] = []
-    for part in error["loc"]:
-        inside = part in values if isinstance(values, dict) else isinstance(values, list) and part in range(len(values))
-        if not inside and error["type"] != "missing":
-            break
-        found.append(str(part))
-        values = values[part] if inside else None
-    return ".".join(found)
-
-
-def _place(key: str, fault: str, origin: Mapping[str, str]) -> str:
-    """Where the fault stands: at a key below `key` that it names, else at `key` or the nearest table around it."""
-    inside = f"{key}." if key else ""
-    below = {name: name.removeprefix(inside) for name in origin if name.startswith(inside) and name != key}
-    named = [name for name, short in below.items() if re.search(rf"\b{re.escape(short)}\b", fault)]
-    if not named and key not in origin:
-        named = list(below)[:1]
-    if named:
-        return origin[max(named, key=len)]
-    while key and key not in origin:
-        key = key.rpartition(".")[0]
-    return origin.get(key, "")
-
-
-def _fault(error: Any, kind: type[BaseModel]) -> str:
-    *section, name = map(str, error["loc"] or ("",))
-    if error["type"] == "extra_forbidden":
-        return f"unknown key; {_hint('.'.join(s for s in section if not s.isdecimal()), name, _known(kind))}"
-    if error["type"] == "missing":
-        return "is missing"
-    if error["type"] == "model_type":
-        return f"is a table of keys, got {error['input']!r:.80}"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return message
-    return f"{message[0].lower()}{message[1:]}, got {error['input']!r:.80}"
-
-
-def _hint(section: str, name: str, known: Sequence[str]) -> str:
-    """The nearest key of the section, else a key of that name in another, else all of the section."""
-    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section]
-    near = difflib.get_close_matches(name, siblings, n=1) or [key for key in known if key.endswith(f".{name}")]
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(siblings)}"
-
-
-def _known(kind: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every dotted key of a model; entries of a list bear no number."""
-    found: list[str] = []
-    for name, field in kind.model_fields.items():
-        found.append(prefix + name)
-        for inner in (field.annotation, *get_args(field.annotation)):
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                found += _known(inner, f"{prefix}{name}.")
-    return found
 
 
 def _provenance(recipe: BaseModel, given: Mapping[str, Any], origin: Mapping[str, str]) -> Provenance:

@@ -8,9 +8,11 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from cupola.core.config.presets import PRESETS
-from cupola.core.config.recipe import Recipe, Reward
+from cupola.core.config.recipe import Recipe
+from cupola.core.config.reward import REWARDS
 
 
 def commented(values: Mapping[str, Mapping[str, Any]], rewards: Sequence[Mapping[str, Any]]) -> str:
@@ -18,7 +20,7 @@ def commented(values: Mapping[str, Mapping[str, Any]], rewards: Sequence[Mapping
     blocks = ["# A cupola recipe. Lines that start with `# key =` show a default; take the mark off to change it."]
     for name, field in Recipe.model_fields.items():
         if name == "reward":
-            blocks += [_section("[[reward]]", Reward, reward) for reward in rewards]
+            blocks += [_section("[[reward]]", REWARDS[reward["kind"]], reward) for reward in rewards]
         else:
             kind = field.annotation
             assert isinstance(kind, type)
@@ -44,14 +46,16 @@ def _default(field: FieldInfo) -> Any:
 
 
 def _assignment(key: str, value: Any) -> str:
-    if value is None or type(value).__name__ == "PydanticUndefinedType":
-        return f"{key} = ..."
+    return f"{key} = {'...' if value is None or value is PydanticUndefined else _inline(value)}"
+
+
+def _inline(value: Any) -> str:
+    """A value on one line, as TOML writes it behind the `=`."""
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{k} = {tomli_w.dumps({'v': v}).strip()[4:]}" for k, v in value.items())
-        return f"{key} = {{{inner}}}"
+        return f"{{{', '.join(f'{key} = {_inline(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"{key} = [{', '.join(tomli_w.dumps({'v': item}).strip()[4:] for item in value)}]"
-    return tomli_w.dumps({key: value}).strip()
+        return f"[{', '.join(map(_inline, value))}]"
+    return tomli_w.dumps({"value": value}).strip().removeprefix("value = ")
 
 
 def starting_recipe(data: str | None, model: str, reward: str | None) -> str:

@@ -109,12 +109,13 @@ class Rollout:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """All completions of one prompt in one step."""
+    """All completions of one prompt in one step, drawn alike: `mode` is `sampled`, `greedy`, or an evaluation's."""
 
     id: str
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
     split: Split = "train"
+    mode: str = "sampled"
 
     @property
     def rewards(self) -> list[float]:
@@ -167,7 +168,6 @@ class Finding:
     severity: Severity
     steps: tuple[int, int]
     values: Mapping[str, Any] = field(default_factory=dict)
-    source: str = "metrics"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Verifier(Protocol):
     name: str
 
     def verify(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None = None
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
     ) -> list[Verdict]:
         """One verdict per completion; prompts are repeated so that both sequences are equally long."""
         ...

@@ -2,7 +2,7 @@
 
 from cupola.core.runlog.folder import Layout, write_json, write_text
 from cupola.core.runlog.read import RunReader, read_jsonl, read_parquet
-from cupola.core.runlog.write import RunWriter, append, write_parquet
+from cupola.core.runlog.write import RunWriter, append, write_evaluation, write_parquet
 
 __all__ = [
     "Layout",
@@ -11,6 +11,7 @@ __all__ = [
     "append",
     "read_jsonl",
     "read_parquet",
+    "write_evaluation",
     "write_json",
     "write_parquet",
     "write_text",

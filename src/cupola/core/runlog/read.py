@@ -83,11 +83,11 @@ class RunReader:
     def timeline(self) -> dict[str, dict[int, float | None]]:
         """Share of right sampled validation answers per question and validated step, from step 0."""
         table: dict[str, dict[int, float | None]] = {}
-        columns = ["prompt_id", "group_id", "correct"]
+        columns = ["prompt_id", "mode", "correct"]
         for step in sorted({row["step"] for row in self.metrics("validation")}):
             answers: dict[str, list[bool]] = {}
             for row in self.rollouts(step, "validation", columns):
-                if not row["group_id"].endswith("greedy"):
+                if row["mode"] == "sampled":
                     answers.setdefault(row["prompt_id"], []).extend([row["correct"]] * (row["correct"] is not None))
             for prompt, right in answers.items():
                 table.setdefault(prompt, {})[step] = sum(right) / len(right) if right else None

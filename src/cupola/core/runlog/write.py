@@ -8,13 +8,14 @@ import math
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cupola.core.records import Finding, Group, Outcome, Prompt, Receipt, RunFolderError
+from cupola.core.records import EvalSample, Finding, Group, Outcome, Prompt, Receipt, RunFolderError
 from cupola.core.runlog.folder import Layout, write_bytes, write_json, write_text
 from cupola.core.runlog.read import read_parquet
 from cupola.core.runlog.rows import rollout_rows
@@ -86,6 +87,17 @@ class RunWriter:
             self._prompts.update(new)
             rows = [{"prompt_id": p.id, "prompt": p.text, "answer": p.answer} for p in self._prompts.values()]
             write_parquet(self.layout.prompts, rows)
+
+
+def write_evaluation(
+    layout: Layout, id: str, samples: Sequence[EvalSample], summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """samples.parquet (a row per sample) and summary.json under evals/<id>/; returns the summary with the id first."""
+    folder = layout.evals / id
+    write_parquet(folder / "samples.parquet", [asdict(sample) for sample in samples])
+    written = {"id": id, **summary}
+    write_json(folder / "summary.json", written)
+    return written
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

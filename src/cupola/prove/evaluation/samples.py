@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from cupola.core.records import DataError, EvalSample
 
 GREEDY = "greedy"
+#: The measure of the base at the mode where it did best on other questions.
+BEST = "best_temperature"
 
 #: (arm, mode): one way of answering all questions.
 Key = tuple[str, str]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cupola.core import stats
 from cupola.core.records import DataError, EvalSample
-from cupola.core.runlog import Layout, write_json, write_parquet
 from cupola.prove.evaluation.samples import (
+    BEST,
     GREEDY,
     Answers,
     Key,
@@ -21,8 +21,6 @@ from cupola.prove.evaluation.samples import (
     scorable,
 )
 from cupola.prove.evaluation.verdict import verdict
-
-BEST = "best_temperature"
 
 #: The mode and temperature at which the base did best.
 Best = tuple[str, float | None]
@@ -78,15 +76,6 @@ def summarise(
         "differences": differences,
         "verdict": verdict({row["name"]: row for row in differences}) if differences else None,
     }
-
-
-def write(layout: Layout, id: str, samples: Sequence[EvalSample], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """samples.parquet (a row per sample) and summary.json under evals/<id>/; returns the summary with the id first."""
-    folder = layout.evals / id
-    write_parquet(folder / "samples.parquet", [dataclasses.asdict(sample) for sample in samples])
-    written = {"id": id, **summary}
-    write_json(folder / "summary.json", written)
-    return written
 
 
 def _arms(table: Mapping[Key, Answers], base_best: Best | None) -> list[str]:
@@ -161,8 +150,8 @@ def _estimate(name: str, values: Sequence[float | None], one_answer: bool) -> di
     known = [value for value in values if value is not None]
     found = stats.wilson(round(sum(known)), len(known)) if one_answer else stats.mean_interval(known)
     if found.value is not None:
-        return dataclasses.asdict(found)
-    return {**dataclasses.asdict(found), "reason": _why_undefined(name, len(values))}
+        return asdict(found)
+    return {**asdict(found), "reason": _why_undefined(name, len(values))}
 
 
 def _why_undefined(name: str, questions: int) -> str:
@@ -190,7 +179,7 @@ def _difference(name: str, trained: Sequence[float | None], base: Sequence[float
     pairs = [(x, y) for x, y in zip(trained, base, strict=True) if x is not None and y is not None]
     a, b = [x for x, _ in pairs], [y for _, y in pairs]
     found = stats.paired_difference(a, b)
-    row: dict[str, Any] = {"name": name, **dataclasses.asdict(found)}
+    row: dict[str, Any] = {"name": name, **asdict(found)}
     if pairs and {*a, *b} <= {0.0, 1.0}:
         row["p"] = stats.mcnemar([bool(x) for x in a], [bool(y) for y in b])
     return row

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from cupola.core import stats
+from cupola.prove.evaluation.samples import BEST
 
 
 def percent(estimate: Mapping[str, Any]) -> str:
     """A share with its interval, as `50.0% [44.4, 55.6]`; its reason where it is undefined."""
     if estimate["value"] is None:
         return f"undefined: {estimate['reason']}"
-    return f"{100 * estimate['value']:.1f}%{_interval(estimate, '.1f')}"
+    return _with_interval(estimate, stats.percent)
 
 
 def points(difference: Mapping[str, Any]) -> str:
     """A difference in percentage points with its interval, as `+20.3 [+15.1, +25.5]`."""
-    if difference["value"] is None:
-        return "undefined"
-    return f"{100 * difference['value']:+.1f}{_interval(difference, '+.1f')}"
+    return "undefined" if difference["value"] is None else _with_interval(difference, stats.points)
 
 
 def table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -28,10 +29,11 @@ def table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _label(name: str, arms: list[Mapping[str, Any]]) -> str:
-    return f"best temperature ({arms[0][name]['mode']})" if name == "best_temperature" else name
+    return f"best temperature ({arms[0][name]['mode']})" if name == BEST else name
 
 
-def _interval(estimate: Mapping[str, Any], style: str) -> str:
+def _with_interval(estimate: Mapping[str, Any], words: Callable[[float], str]) -> str:
     if estimate["low"] is None:
-        return " (no interval from one question)"
-    return f" [{100 * estimate['low']:{style}}, {100 * estimate['high']:{style}}]"
+        return f"{words(estimate['value'])} (no interval from one question)"
+    low, high = (words(estimate[end]).removesuffix("%") for end in ("low", "high"))
+    return f"{words(estimate['value'])} [{low}, {high}]"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
-from cupola.train.ledger.rules import RULES
-
-Excluded = Mapping[str, int]
+from cupola.train.ledger.rules import RULES, SCALES
 
 CANCELS = (
     "An adaptive optimiser, or gradient clipping where it binds, largely cancels a constant factor of the whole loss; "
@@ -32,7 +31,7 @@ def ledger_row(
     rule: str,
     counts: tuple[int, int, int],
     max_tokens: int,
-    excluded: Excluded,
+    excluded: Mapping[str, int],
     weighted: Sequence[Weighted],
     why: str | None,
 ) -> dict[str, Any]:
@@ -51,6 +50,22 @@ def ledger_row(
         "excluded": {reason: n for reason, n in excluded.items() if n},
         "shares": found,
         "words": [entry.says, *_in_words(found), CANCELS],
+        "why": why,
+    }
+
+
+def scale_row(rule: str, epsilon: float, rewards: Sequence[Sequence[float]], why: str | None) -> dict[str, Any]:
+    """The row of the advantage's scale, a denominator too: `value` is its mean over groups with unequal rewards."""
+    entry = SCALES[rule]
+    return {
+        "term": "scale",
+        "rule": rule,
+        "formula": entry.formula.format(epsilon=epsilon),
+        "value": fmean(stdev(group) + epsilon for group in rewards) if rewards else None,
+        "counted": {"rollouts": sum(map(len, rewards)), "prompts": len(rewards)},
+        "excluded": {},
+        "shares": None,
+        "words": [entry.says],
         "why": why,
     }
 

@@ -52,6 +52,24 @@ RULES: dict[str, Rule] = {
 }
 
 
+@dataclass(frozen=True)
+class Scale:
+    """What the advantages are divided by, in formula and words."""
+
+    formula: str
+    says: str
+
+
+SCALES: dict[str, Scale] = {
+    "group_std": Scale(
+        formula="A = (r - b) / (std_g + {epsilon:g})",
+        says="Each group's advantages are divided by the group's own spread. Of a group that is right with share p an "
+        "answer weighs 2 sqrt(p (1 - p)) on average, without the division 2 p (1 - p): groups solved rarely or almost "
+        "always count more.",
+    ),
+}
+
+
 def weight(rule: str, counts: tuple[int, int, int], max_tokens: int, length: int, group_tokens: int) -> float:
     """omega of one rollout from (rollouts, tokens, prompts): what `objectives.omega` computes as a tensor."""
     entry = RULES[rule]

@@ -1,23 +1,24 @@
 """The loop: batch plan, update, record; checkpoints; the supervised cold start."""
 
+from cupola.train.loop.batch import Batch, batch_advantages
 from cupola.train.loop.checkpoint import Position, load_checkpoint, save_checkpoint, seed_globals
-from cupola.train.loop.sft import TARGET, supervised
-from cupola.train.loop.train import MetricLog, Run, sampling_of, train, validate, validation_metrics
-from cupola.train.loop.update import Learner, Updated
+from cupola.train.loop.plan import plan_step, plan_steps
+from cupola.train.loop.record import Run
+from cupola.train.loop.sft import supervised
+from cupola.train.loop.train import train
+from cupola.train.loop.update import Learner
 
 __all__ = [
-    "TARGET",
+    "Batch",
     "Learner",
-    "MetricLog",
     "Position",
     "Run",
-    "Updated",
+    "batch_advantages",
     "load_checkpoint",
-    "sampling_of",
+    "plan_step",
+    "plan_steps",
     "save_checkpoint",
     "seed_globals",
     "supervised",
     "train",
-    "validate",
-    "validation_metrics",
 ]

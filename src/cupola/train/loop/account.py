@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,65 +10,99 @@ from torch import Tensor
 
 from cupola.core.config import Recipe
 from cupola.core.records import Group, GroupState, Outcome
-from cupola.train.ledger import Weighted, ledger_row
-from cupola.train.loop.plan import Batch, Plan
+from cupola.train.ledger import Weighted, ledger_row, scale_row
+from cupola.train.loop.batch import Batch
+from cupola.train.loop.loss import Loss
+from cupola.train.loop.plan import Plan
 from cupola.train.rollout import Metrics, mean
 
 
-@dataclass
-class Tally:
-    """What a step's forward passes saw, per row of the batch, summed over tokens and optimiser steps.
+class StepBook:
+    """One optimiser step, per row of the batch (N,): gradient weight of each term, clipped tokens, KL sums.
 
-    `weights` (N,) per term are sums of |d term / d logp|; `low`, `high` count clipped tokens; `kl` sums the estimator.
+    `grad_norm` and `learning_rate` are `None` where no step was taken.
     """
 
-    weights: dict[str, Tensor]
-    logp_old: dict[int, Tensor] = field(default_factory=dict)
-    low: dict[int, float] = field(default_factory=dict)
-    high: dict[int, float] = field(default_factory=dict)
-    kl: dict[int, float] = field(default_factory=dict)
-    losses: list[dict[str, float]] = field(default_factory=list)
-    grad_norms: list[float] = field(default_factory=list)
-    learning_rates: list[float] = field(default_factory=list)
-    ledger: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, number: int, rows: int, terms: Sequence[str]) -> None:
+        self.number = number
+        self.weights = {name: torch.zeros(rows, dtype=torch.float64) for name in terms}
+        self.losses = dict.fromkeys(terms, 0.0)
+        self.low, self.high, self.kl = (torch.zeros(rows, dtype=torch.float64) for _ in range(3))
+        self.logp: dict[int, Tensor] = {}
+        self.grad_norm: float | None = None
+        self.learning_rate: float | None = None
+
+    def add(self, rows: Sequence[int], loss: Loss, lengths: Tensor) -> None:
+        """Book one micro-batch."""
+        index = torch.tensor(rows)
+        for name, term in loss.terms.items():
+            self.losses[name] += float(term.detach())
+            self.weights[name][index] += loss.weights[name].cpu().double()
+        self.low[index] += loss.low.cpu()
+        self.high[index] += loss.high.cpu()
+        if loss.kl is not None:
+            self.kl[index] += loss.kl.cpu()
+        self.logp.update({row: loss.logp[k, : int(lengths[row])].cpu() for k, row in enumerate(rows)})
 
 
-def add(into: dict[int, float], rows: Sequence[int], values: Tensor) -> None:
-    """Add one value to each row's sum."""
-    for row, value in zip(rows, values.tolist(), strict=True):
-        into[row] = into.get(row, 0.0) + value
+class UpdateBook:
+    """All optimiser steps of one batch of N rows; `logp_old` holds the forwarded rows' old log-probabilities."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.steps: list[StepBook] = []
+        self.logp_old: dict[int, Tensor] = {}
+
+    def total(self, name: str) -> Tensor:
+        """Sum over the steps of `low`, `high` or `kl`, (N,)."""
+        return torch.stack([getattr(step, name) for step in self.steps]).sum(0)
+
+    def weight(self) -> Tensor:
+        """Gradient weight of each row over all steps and terms, (N,)."""
+        return torch.stack([weights for step in self.steps for weights in step.weights.values()]).sum(0)
 
 
 def ledger_rows(
-    update: int, plan: Plan, weights: dict[str, Tensor], groups: Sequence[Group], recipe: Recipe
+    plans: Sequence[Plan], book: UpdateBook, groups: Sequence[Group], recipe: Recipe
 ) -> list[dict[str, Any]]:
-    """A row per term of one optimiser step; `weights` (N,) are those of this step alone."""
+    """A row per optimiser step and term, and last, where the advantage has one, a row of the whole batch's scale."""
     flat = [(rollout, group.solve_rate) for group in groups for rollout in group.rollouts]
+    objective = recipe.objective
     found = []
-    for name, term in plan.terms.items():
-        weighted = [
-            Weighted(float(weights[name][row]), rollout.correct, rollout.completion.n_tokens, solve_rate)
-            for row in plan.rows.tolist()
-            for rollout, solve_rate in [flat[row]]
-        ]
-        counts = (term.counts.rollouts, term.counts.tokens, term.counts.prompts)
-        why = getattr(recipe.objective.why, name)
-        row = ledger_row(name, term.rule, counts, recipe.sampling.max_tokens, term.excluded, weighted, why)
-        skipped = len(plan.rows) - len(plan.forward)
-        found.append({"update": update, **row, "forwarded": len(plan.forward), "skipped": skipped})
+    for plan, step in zip(plans, book.steps, strict=True):
+        passed = {"forwarded": len(plan.forward), "skipped": len(plan.rows) - len(plan.forward)}
+        for name, term in plan.terms.items():
+            weighted = []
+            for row in plan.rows.tolist():
+                rollout, solve_rate = flat[row]
+                weight = float(step.weights[name][row])
+                weighted.append(Weighted(weight, rollout.correct, rollout.completion.n_tokens, solve_rate))
+            counts = (term.counts.rollouts, term.counts.tokens, term.counts.prompts)
+            why = getattr(objective.why, name)
+            row = ledger_row(name, term.rule, counts, recipe.sampling.max_tokens, term.excluded, weighted, why)
+            found.append({"update": step.number, **row, **passed})
+    if objective.scale != "none":
+        rewards = [group.rewards for group in groups if group.state in ("signal", "no_signal")]
+        row = scale_row(objective.scale, objective.scale_epsilon, rewards, objective.why.scale)
+        forwarded = len(book.logp_old)
+        passed = {"forwarded": forwarded, "skipped": len(flat) - forwarded}
+        found.append({"update": book.steps[-1].number, **row, **passed})
     return found
 
 
-def outcomes(batch: Batch, groups: Sequence[Group], tally: Tally, used: set[int]) -> dict[str, list[Outcome]]:
+def outcomes(
+    batch: Batch, advantages: Tensor, groups: Sequence[Group], plans: Sequence[Plan], book: UpdateBook
+) -> dict[str, list[Outcome]]:
     """Each group's outcomes, one per rollout in order."""
-    weight = torch.stack(list(tally.weights.values())).sum(0)
+    weight = book.weight()
     total = float(weight.sum())
+    used = {row for plan in plans for row in plan.forward}
     found: dict[str, list[Outcome]] = {group.id: [] for group in groups}
     for i, g in enumerate(batch.groups.tolist()):
         outcome = Outcome(
-            advantage=float(batch.advantages[i]) if batch.scored[i] else None,
+            advantage=float(advantages[i]) if batch.scored[i] else None,
             weight_share=float(weight[i]) / total if total > 0 else None,
-            logp_old=tally.logp_old[i].float().numpy() if i in tally.logp_old else None,
+            logp_old=book.logp_old[i].float().numpy() if i in book.logp_old else None,
             used=i in used,
             discard_reason=None if i in used else _discard_reason(batch, i, groups[g].state),
         )
@@ -77,42 +110,49 @@ def outcomes(batch: Batch, groups: Sequence[Group], tally: Tally, used: set[int]
     return found
 
 
-def update_metrics(batch: Batch, groups: Sequence[Group], tally: Tally, passes: int) -> Metrics:
+def update_metrics(batch: Batch, groups: Sequence[Group], plans: Sequence[Plan], book: UpdateBook) -> Metrics:
     """TRL's training keys. Clip shares run over the tokens of all scored rollouts: a skipped one cannot clip."""
-    tokens = int(batch.lengths[batch.scored].sum()) * passes
-    own = {i: int(batch.lengths[i]) * passes for i in tally.low}
-    low, high = sum(tally.low.values()), sum(tally.high.values())
+    steps = [step for step in book.steps if step.grad_norm is not None]
+    passes = torch.zeros(len(batch), dtype=torch.float64)
+    for plan in plans:
+        passes[plan.rows] += 1
+    tokens = passes * batch.lengths * batch.scored
+    own = torch.tensor(sorted(book.logp_old), dtype=torch.long)
+    low, high = book.total("low"), book.total("high")
     found: Metrics = {
-        "loss": mean(sum(losses.values()) for losses in tally.losses),
-        "grad_norm": mean(tally.grad_norms),
-        "learning_rate": tally.learning_rates[-1] if tally.learning_rates else None,
-        "clip_ratio/low_mean": low / tokens if tokens else None,
-        "clip_ratio/high_mean": high / tokens if tokens else None,
-        "clip_ratio/region_mean": (low + high) / tokens if tokens else None,
-        "clip_ratio/low_min": min((tally.low[i] / n for i, n in own.items()), default=None),
-        "clip_ratio/high_max": max((tally.high[i] / n for i, n in own.items()), default=None),
-        **_sampler_gap(groups, tally),
+        "loss": mean(sum(step.losses.values()) for step in steps),
+        "grad_norm": mean(step.grad_norm for step in steps if step.grad_norm is not None),
+        "learning_rate": next((s.learning_rate for s in reversed(steps) if s.learning_rate is not None), None),
+        "clip_ratio/low_mean": _share(low.sum(), tokens.sum()),
+        "clip_ratio/high_mean": _share(high.sum(), tokens.sum()),
+        "clip_ratio/region_mean": _share((low + high).sum(), tokens.sum()),
+        "clip_ratio/low_min": float((low / tokens)[own].nan_to_num(0).min()) if len(own) else None,
+        "clip_ratio/high_max": float((high / tokens)[own].nan_to_num(0).max()) if len(own) else None,
+        **_sampler_gap(groups, book),
     }
-    if len(tally.weights) > 1:
-        found["policy_loss"] = mean(losses["policy"] for losses in tally.losses)
-    if "kl" in tally.weights:
-        forwarded = sum(int(batch.lengths[i]) for i in tally.kl) * passes
-        found["kl"] = sum(tally.kl.values()) / forwarded if forwarded else None
+    if len(plans[0].terms) > 1:
+        found["policy_loss"] = mean(step.losses["policy"] for step in steps)
+    if "kl" in plans[0].terms:
+        found["kl"] = _share(book.total("kl").sum(), (passes * batch.lengths)[own].sum())
     return found
 
 
+def _share(part: Tensor, whole: Tensor) -> float | None:
+    return float(part / whole) if whole > 0 else None
+
+
 def _discard_reason(batch: Batch, i: int, state: GroupState) -> str:
-    if not batch.scored[i] or state == "unscorable":
-        return "unscorable"
+    if not batch.scored[i]:
+        return "unscored"
     if batch.lengths[i] == 0:
         return "no_tokens"
-    return "dead_group" if state == "dead" else "zero_advantage"
+    return {"dead": "dead_group", "unscorable": "unscorable_group"}.get(state, "zero_advantage")
 
 
-def _sampler_gap(groups: Sequence[Group], tally: Tally) -> Metrics:
+def _sampler_gap(groups: Sequence[Group], book: UpdateBook) -> Metrics:
     """TRL's `sampling/sampling_logp_difference`: |trainer - sampler| in nats over the forwarded tokens."""
     sampled = [rollout.completion.logps for group in groups for rollout in group.rollouts]
-    gaps = [(logp.float() - torch.from_numpy(sampled[i])).abs() for i, logp in tally.logp_old.items()]
+    gaps = [(logp.float() - torch.from_numpy(sampled[i])).abs() for i, logp in book.logp_old.items()]
     if not gaps:
         return {}
     gap = torch.cat(gaps)

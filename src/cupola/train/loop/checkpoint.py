@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,7 +16,7 @@ from safetensors.torch import load_file
 
 from cupola.core.records import RunFolderError
 from cupola.train.loop.update import Learner
-from cupola.train.models import save_policy
+from cupola.train.models import save_policy, whole_folder
 
 
 @dataclass
@@ -30,25 +28,13 @@ class Position:
 
 
 def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
-    """Write the checkpoint under a temporary name and rename it when it is complete and on disk."""
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
+    """Write the checkpoint whole or not at all. Raises RunFolderError naming it."""
+    with whole_folder(folder) as temporary:
         save_policy(learner.policy, temporary)
         torch.save(learner.optimizer.state_dict(), temporary / "optimizer.pt")
         torch.save(_rng_state(), temporary / "rng.pt")
         state = {**asdict(position), "planned": learner.planned, "version": learner.version}
         (temporary / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
-        for file in temporary.iterdir():
-            with open(file, "rb") as handle:
-                os.fsync(handle.fileno())
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk, in three libraries' words
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise RunFolderError(f"{folder}: checkpoint cannot be written: {error}") from error
 
 
 def load_checkpoint(folder: Path, learner: Learner) -> Position:

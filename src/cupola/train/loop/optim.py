@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 from transformers import get_scheduler
 
 from cupola.core.config import Optim
-from cupola.core.records import RecipeError
+from cupola.core.records import NumericalError, RecipeError
 
 #: The abstract one, and those that want a closure, matrices alone, or sparse gradients.
 UNFIT = ("Optimizer", "LBFGS", "Muon", "SparseAdam")
@@ -48,3 +49,25 @@ def learning_rate(settings: Optim, updates: int) -> Callable[[int], float]:
     if factors is None:
         raise RecipeError(f"optim.schedule: {settings.schedule!r} depends on a metric, not on the step; choose another")
     return lambda update: settings.learning_rate * float(factors[0](update))
+
+
+def take_step(optimizer: Optimizer, rate: float, max_norm: float, where: str) -> float:
+    """Clip the gradient, set the learning rate, step and clear; returns the norm before clipping.
+
+    Where the gradient is exactly 0 the weights stay as they are: momentum and weight decay would move them. Raises
+    NumericalError naming `where` for a norm that is not finite; the weights are then untouched too.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+    if not math.isfinite(norm):
+        optimizer.zero_grad()
+        raise NumericalError(
+            f"{where}: the gradient's norm is {norm}; the update was refused and the weights are those before it "
+            "(lower optim.learning_rate, or look at the last recorded rollouts)"
+        )
+    if norm > 0:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    optimizer.zero_grad()
+    return norm

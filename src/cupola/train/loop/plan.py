@@ -2,64 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cupola.core.config import Objective
-from cupola.core.records import DEAD_TOLERANCE, Group
-from cupola.train.ledger import Excluded
-from cupola.train.objectives import Counts, advantages, count, omega
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """All rollouts of a step, flat: N rows. Advantages are float64; unscored rows hold advantage 0."""
-
-    prompts: list[list[int]]
-    completions: list[list[int]]
-    lengths: Tensor
-    groups: Tensor
-    scored: Tensor
-    dead: Tensor
-    advantages: Tensor
-
-    @classmethod
-    def of(cls, groups: Sequence[Group], prompts: Sequence[list[int]], objective: Objective) -> Batch:
-        """The batch of a step's groups; `prompts` are the token ids of each group's prompt."""
-        rollouts = [(g, r) for g, group in enumerate(groups) for r in group.rollouts]
-        rewards = torch.tensor([torch.nan if r.reward is None else r.reward for _, r in rollouts], dtype=torch.float64)
-        scored = torch.tensor([r.reward is not None for _, r in rollouts])
-        index = torch.tensor([g for g, _ in rollouts])
-        return cls(
-            prompts=[prompts[g] for g, _ in rollouts],
-            completions=[r.completion.token_ids.tolist() for _, r in rollouts],
-            lengths=torch.tensor([r.completion.n_tokens for _, r in rollouts]),
-            groups=index,
-            scored=scored,
-            dead=torch.tensor([groups[g].state == "dead" for g, _ in rollouts]),
-            advantages=advantages(
-                rewards,
-                index,
-                scored,
-                objective.baseline,
-                objective.scale,
-                objective.scale_epsilon,
-                DEAD_TOLERANCE,
-            ),
-        )
+from cupola.core.config import Recipe
+from cupola.train.loop.batch import Batch
+from cupola.train.objectives import Counts, count, omega
 
 
 @dataclass(frozen=True)
 class Term:
-    """One term of the loss in one update: its rule, its totals, its omega (N,) and what it leaves out."""
+    """One term of the loss in one optimiser step.
+
+    `omega` (N,) is 0 outside the step; `counts` are the totals of the rule's scope, `excluded` what it leaves out.
+    """
 
     rule: str
     counts: Counts
     omega: Tensor
-    excluded: Excluded
+    excluded: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -71,37 +35,39 @@ class Plan:
     forward: list[int]
 
 
-def plan(batch: Batch, rows: Tensor, objective: Objective, max_tokens: int) -> Plan:
-    """Weigh each term over its scope and forward only what has a gradient.
+def plan_steps(batch: Batch, advantages: Tensor, recipe: Recipe) -> list[Plan]:
+    """The optimiser steps of one batch: `minibatches` pieces, as many times as there are `epochs`."""
+    pieces = torch.arange(len(batch)).tensor_split(recipe.optim.minibatches)
+    return [plan_step(batch, advantages, rows, recipe) for rows in pieces] * recipe.optim.epochs
 
-    A rollout is left out of the forward pass only where every term's coefficient on it is exactly 0: advantage 0 and
-    no KL and no entropy term. It stays in the policy term's counts unless `count_dead` is false.
+
+def plan_step(batch: Batch, advantages: Tensor, rows: Tensor, recipe: Recipe) -> Plan:
+    """Weigh each term over its scope, and forward only what has a gradient.
+
+    A rollout is left out of the forward pass only where every term's coefficient on it is exactly 0: advantage 0, no KL
+    and no entropy term. Left out of the forward pass is not left out of the count: of the scored rollouts only those of
+    dead groups leave the policy term's counts, and they only where `count_dead` is false.
     """
-    n = len(batch.lengths)
-    inside = torch.zeros(n, dtype=torch.bool).index_fill(0, rows, True)
-    scope = inside if objective.scope == "update" else torch.ones(n, dtype=torch.bool)
-    empty = batch.lengths == 0
-    dead = batch.dead & batch.scored & ~torch.tensor(objective.count_dead)
+    objective, max_tokens = recipe.objective, recipe.sampling.max_tokens
+    step = torch.zeros(len(batch), dtype=torch.bool).index_fill(0, rows, True)
+    scope = step if objective.scope == "update" else torch.ones_like(step)
+    written = batch.lengths > 0
 
-    def term(rule: str, counted: Tensor, excluded: dict[str, Tensor]) -> Term:
-        counted = counted & scope & ~empty
+    def term(rule: str, left_out: Mapping[str, Tensor]) -> Term:
+        """The term that counts all rows of the scope but those left out, which are named once each."""
+        counted, excluded = scope, dict[str, int]()
+        for reason, rows in {"no_tokens": ~written, **left_out}.items():
+            excluded[reason] = int((counted & rows).sum())
+            counted = counted & ~rows
         counts = count(batch.lengths, batch.groups, counted)
         weights = omega(rule, batch.lengths, batch.groups, counted, counts, max_tokens)
-        left_out = {"no_tokens": empty, **excluded}
-        return Term(rule, counts, weights * inside, {why: int((rows & scope).sum()) for why, rows in left_out.items()})
+        return Term(rule, counts, weights * step, excluded)
 
-    everything = torch.ones(n, dtype=torch.bool)
-    terms = {
-        "policy": term(
-            objective.denominator, batch.scored & ~dead, {"unscorable": ~batch.scored, "dead": dead & ~empty}
-        )
-    }
-    has_gradient = batch.advantages != 0
+    leaving = {} if objective.count_dead else {"dead": batch.dead}
+    terms = {"policy": term(objective.denominator, {"unscored": ~batch.scored, **leaving})}
     if objective.beta > 0:
-        terms["kl"] = term(objective.kl_denominator or objective.denominator, everything, {})
-        has_gradient = everything
+        terms["kl"] = term(objective.kl_denominator or objective.denominator, {})
     if objective.entropy_coef > 0:
-        terms["entropy"] = term(objective.entropy_denominator or objective.denominator, everything, {})
-        has_gradient = everything
-    forward = (has_gradient & inside & ~empty).nonzero().squeeze(1).tolist()
-    return Plan(rows, terms, forward)
+        terms["entropy"] = term(objective.entropy_denominator or objective.denominator, {})
+    has_gradient = (advantages != 0) if len(terms) == 1 else torch.ones_like(step)
+    return Plan(rows, terms, (has_gradient & step & written).nonzero().squeeze(1).tolist())

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from cupola.core.config import Optim
-from cupola.core.records import DataError, NumericalError, Prompt
-from cupola.train.loop.optim import build_optimizer, learning_rate
+from cupola.core.records import DataError, Prompt
+from cupola.train.loop.optim import build_optimizer, learning_rate, take_step
 from cupola.train.models import Policy, completion_logits, micro_batches, pad, to_device
 from cupola.train.objectives import token_logps
-
-#: The column of a supervised example that holds what the policy is to write.
-TARGET = "target"
+from cupola.train.tasks import TARGET
 
 
 def supervised(
@@ -34,13 +30,7 @@ def supervised(
     rate = learning_rate(optim, steps)
     for step in range(1, steps + 1):
         loss = _step(policy, draw(step), optim)
-        norm = float(torch.nn.utils.clip_grad_norm_(list(policy.model.parameters()), optim.max_grad_norm))
-        if norm != norm or norm == float("inf"):
-            raise NumericalError(f"supervised step {step}: the gradient's norm is {norm}; lower optim.learning_rate")
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step)
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(optimizer, rate(step), optim.max_grad_norm, f"supervised step {step}")
         report(step, loss)
 
 

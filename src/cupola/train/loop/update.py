@@ -1,152 +1,90 @@
-"""The update: from a step's groups to optimiser steps, exact however the batch is cut."""
+"""The update: optimiser steps on sums of micro-batch losses, exact however the batch is cut."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from cupola.core.config import Recipe
-from cupola.core.records import Group, NumericalError, Outcome
-from cupola.train.loop.account import Tally, add, ledger_rows, outcomes, update_metrics
-from cupola.train.loop.optim import build_optimizer, learning_rate
-from cupola.train.loop.plan import Batch, Plan, plan
+from cupola.train.loop.account import StepBook, UpdateBook
+from cupola.train.loop.batch import Batch
+from cupola.train.loop.loss import Inputs, Loss, micro_loss
+from cupola.train.loop.optim import build_optimizer, learning_rate, take_step
+from cupola.train.loop.plan import Plan
 from cupola.train.models import Policy, completion_logits, logprobs, micro_batches, pad, to_device
-from cupola.train.objectives import (
-    KL_ESTIMATORS,
-    RATIOS,
-    clipped_tokens,
-    entropy_term,
-    gradient_weight,
-    kl_term,
-    policy_term,
-    token_entropy,
-    token_logps,
-)
-from cupola.train.rollout import Metrics
-
-
-@dataclass(frozen=True)
-class Updated:
-    """What a step's update did: each group's outcomes, metrics, and ledger rows."""
-
-    outcomes: dict[str, list[Outcome]]
-    metrics: Metrics
-    ledger: list[dict[str, Any]]
 
 
 class Learner:
     """Owns the optimiser.
 
-    `planned` counts the optimiser steps the schedule has passed, taken or not; `version` counts those taken.
+    `planned` counts the optimiser steps that the schedule has passed, taken or not; `version` counts those taken.
     """
 
     def __init__(self, policy: Policy, reference: PreTrainedModel | None, recipe: Recipe) -> None:
         self.policy, self.reference, self.recipe = policy, reference, recipe
         self.optimizer = build_optimizer(recipe.optim, policy.model.parameters())
-        per_step = recipe.optim.minibatches * recipe.optim.epochs
-        self.rate = learning_rate(recipe.optim, recipe.run.steps * per_step)
-        #: With one optimiser step per batch the old log-probabilities are the current ones, and need no pass.
-        self.on_policy = per_step == 1
+        per_batch = recipe.optim.minibatches * recipe.optim.epochs
+        self.rate = learning_rate(recipe.optim, recipe.run.steps * per_batch)
         self.planned = 0
         self.version = 0
 
-    def update(self, groups: Sequence[Group]) -> Updated:
-        """Take every optimiser step of one batch and say what each rollout weighed."""
-        optim = self.recipe.optim
-        batch = Batch.of(groups, [self.policy.encode(group.prompt.content) for group in groups], self.recipe.objective)
-        n = len(batch.lengths)
-        pieces = torch.arange(n).tensor_split(optim.minibatches)
-        plans = [plan(batch, rows, self.recipe.objective, self.recipe.sampling.max_tokens) for rows in pieces]
-        forwarded = sorted({row for each in plans for row in each.forward})
-        tally = Tally({name: torch.zeros(n, dtype=torch.float64) for name in plans[0].terms})
-        if not self.on_policy:
-            tally.logp_old = dict(zip(forwarded, self._logps(self.policy.model, batch, forwarded), strict=True))
-        for each in plans * optim.epochs:
-            self._step(batch, each, tally, groups)
-        metrics = update_metrics(batch, groups, tally, optim.epochs)
-        return Updated(outcomes(batch, groups, tally, set(forwarded)), metrics, tally.ledger)
+    def update(self, batch: Batch, advantages: Tensor, plans: Sequence[Plan]) -> UpdateBook:
+        """Take the planned optimiser steps and book what each row weighed.
 
-    def _step(self, batch: Batch, plan: Plan, tally: Tally, groups: Sequence[Group]) -> None:
-        """One optimiser step on a sum of micro-batch losses. Without any gradient the optimiser stands still."""
+        With a single step the old log-probabilities are the current ones; several share those from before the first.
+        """
+        book = UpdateBook(len(batch))
+        if len(plans) > 1:
+            rows = sorted({row for plan in plans for row in plan.forward})
+            book.logp_old = dict(zip(rows, self._logps(self.policy.model, batch, rows), strict=True))
+        for plan in plans:
+            book.steps.append(self._step(batch, advantages, plan, book.logp_old))
+        if len(plans) == 1:
+            book.logp_old = book.steps[0].logp
+        return book
+
+    def _step(self, batch: Batch, advantages: Tensor, plan: Plan, logp_old: dict[int, Tensor]) -> StepBook:
+        """One optimiser step. Where nothing has a gradient the optimiser stands still: momentum would move it."""
         self.planned += 1
-        before = {name: weights.clone() for name, weights in tally.weights.items()}
-        losses = dict.fromkeys(plan.terms, 0.0)
+        step = StepBook(self.planned, len(batch), list(plan.terms))
         for rows in self._micro(batch, plan.forward):
-            terms = self._terms(batch, plan, rows, tally)
-            torch.stack(list(terms.values())).sum().backward()
-            for name, value in terms.items():
-                losses[name] += float(value.detach())
+            loss = self._loss(batch, advantages, plan, rows, logp_old)
+            loss.total.backward()
+            step.add(rows, loss, batch.lengths)
         if plan.forward:
-            self._optimise(tally)
-            tally.losses.append(losses)
-        weights = {name: tally.weights[name] - before[name] for name in plan.terms}
-        tally.ledger += ledger_rows(self.planned, plan, weights, groups, self.recipe)
+            rate, limit = self.rate(self.planned), self.recipe.optim.max_grad_norm
+            step.grad_norm = take_step(self.optimizer, rate, limit, f"optimiser step {self.planned}")
+            if step.grad_norm > 0:
+                step.learning_rate = rate
+                self.version += 1
+        return step
 
-    def _terms(self, batch: Batch, plan: Plan, rows: list[int], tally: Tally) -> dict[str, Tensor]:
-        """The terms of the loss over one micro-batch, coefficients included; their sum is what is differentiated."""
-        objective = self.recipe.objective
+    def _loss(self, batch: Batch, advantages: Tensor, plan: Plan, rows: list[int], logp_old: dict[int, Tensor]) -> Loss:
         prompts, completions = [batch.prompts[i] for i in rows], [batch.completions[i] for i in rows]
         sequences = to_device(pad(prompts, completions, self.policy.pad_id), self.policy.device)
         logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
-        mask = sequences.mask
-        # Padding is 0 before anything is computed from it: exp of its log-probability may overflow, and 0 * inf is NaN.
-        logp = torch.where(mask.bool(), token_logps(logits, sequences.tokens), 0.0)
-        if self.on_policy:
-            tally.logp_old.update({i: logp[k, : len(batch.completions[i])].detach().cpu() for k, i in enumerate(rows)})
-        advantages = batch.advantages[rows].to(logp)
-        omega = {name: term.omega[rows].to(logp) for name, term in plan.terms.items()}
 
-        ratio = RATIOS[objective.ratio](logp, _padded([tally.logp_old[i] for i in rows], logp))
-        clip = (objective.clip_low, objective.clip_high)
-        terms = {"policy": policy_term(ratio, advantages, mask, omega["policy"], *clip)}
-        if "kl" in plan.terms:
-            kl = KL_ESTIMATORS[objective.kl_estimator](logp, self._reference_logps(batch, rows, logp))
-            terms["kl"] = objective.beta * kl_term(kl, mask, omega["kl"])
-            add(tally.kl, rows, (kl.detach() * mask).sum(-1))
-        for name, term in terms.items():
-            tally.weights[name][rows] += gradient_weight(term, logp).cpu().double()
-        if "entropy" in plan.terms:
-            terms["entropy"] = -objective.entropy_coef * entropy_term(token_entropy(logits), mask, omega["entropy"])
-            # The entropy depends on all logits, not on logp alone: its weight is coefficient * omega * m.
-            tally.weights["entropy"][rows] += (objective.entropy_coef * omega["entropy"] * mask.sum(-1)).cpu().double()
+        def padded(values: list[Tensor]) -> Tensor:
+            """Rows of unequal length as (n, T); what stands in the padding is masked."""
+            return torch.nn.utils.rnn.pad_sequence(values, batch_first=True).to(logits)
 
-        low, high = clipped_tokens(ratio.detach(), advantages[:, None], *clip)
-        add(tally.low, rows, (low * mask).sum(-1))
-        add(tally.high, rows, (high * mask).sum(-1))
-        return terms
-
-    def _optimise(self, tally: Tally) -> None:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.recipe.optim.max_grad_norm))
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad()
-            raise NumericalError(
-                f"optimiser step {self.planned}: the gradient's norm is {norm}; the update was refused and the weights "
-                "are those before it (lower optim.learning_rate, or look at the last recorded rollouts)"
-            )
-        tally.grad_norms.append(norm)
-        if norm > 0:
-            rate = self.rate(self.planned)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
-            self.version += 1
-            tally.learning_rates.append(rate)
-        self.optimizer.zero_grad()
+        inputs = Inputs(
+            tokens=sequences.tokens,
+            mask=sequences.mask,
+            logp_old=padded([logp_old[i] for i in rows]) if logp_old else None,
+            logp_ref=None if self.reference is None else padded(self._logps(self.reference, batch, rows)),
+            advantages=advantages[rows].to(logits),
+            omega={name: term.omega[rows].to(logits) for name, term in plan.terms.items()},
+        )
+        return micro_loss(logits, inputs, self.recipe.objective)
 
     def _micro(self, batch: Batch, rows: list[int]) -> Iterator[list[int]]:
         lengths = [(len(batch.prompts[i]), len(batch.completions[i])) for i in rows]
         for chosen in micro_batches(lengths, self.recipe.optim.micro_tokens):
             yield [rows[k] for k in chosen]
-
-    def _reference_logps(self, batch: Batch, rows: list[int], like: Tensor) -> Tensor:
-        assert self.reference is not None  # a plan has a KL term only where beta > 0, and then there is a reference
-        return _padded(self._logps(self.reference, batch, rows), like)
 
     def _logps(self, model: PreTrainedModel, batch: Batch, rows: list[int]) -> list[Tensor]:
         return logprobs(
@@ -157,11 +95,3 @@ class Learner:
             temperature=self.recipe.sampling.temperature,
             micro_tokens=self.recipe.optim.micro_tokens,
         )
-
-
-def _padded(values: list[Tensor], like: Tensor) -> Tensor:
-    """Rows of unequal length as one (N, T) tensor of `like`'s shape, without gradient; the padding is masked later."""
-    out = torch.zeros_like(like)
-    for row, value in enumerate(values):
-        out[row, : len(value)] = value.to(like)
-    return out

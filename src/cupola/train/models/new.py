@@ -21,6 +21,22 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
     )
 
 
+def llama_shape(
+    *, hidden_size: int, layers: int, heads: int, intermediate_size: int, context: int, initializer_range: float
+) -> LlamaConfig:
+    """The configuration of a small Llama with tied embeddings; `context` is its longest sequence in tokens."""
+    return LlamaConfig(
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=context,
+        initializer_range=initializer_range,
+        tie_word_embeddings=True,
+    )
+
+
 def new_policy(alphabet: str, config: LlamaConfig) -> Policy:
     """A policy with random weights for an alphabet; `config` gives the shape, its token ids are set here."""
     tokenizer = character_tokenizer(alphabet)

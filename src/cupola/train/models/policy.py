@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from cupola.core.records import Content, DataError, ModelError, Prompt
+from cupola.core.records import Content, DataError, ModelError, Prompt, RunFolderError
 
 # Its bars, one per file read or written, would break up the run's own progress.
 transformers_logging.disable_progress_bar()
@@ -118,6 +120,28 @@ def save_policy(policy: Policy, folder: Path) -> None:
         file.chmod((Path(folder) / "config.json").stat().st_mode)
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that takes `folder`'s place when the block has ended and its files are on disk.
+
+    Raises RunFolderError naming the folder where it cannot be written; nothing is left of it then.
+    """
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in temporary.iterdir():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(temporary, folder)
+    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk, in three libraries' words
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RunFolderError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over the tensors in the order of their names: names, types, shapes and bytes."""
     digest = hashlib.sha256()
@@ -128,9 +152,11 @@ def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def choose_threads(parameters: int, asked: int = 0) -> int:
-    """CPU threads for a model of this size: what the recipe asks, else 1 for a tiny model and all cores for another."""
-    return asked or (1 if parameters <= ONE_THREAD_PARAMETERS else os.cpu_count() or 1)
+def set_threads(parameters: int, asked: int = 0) -> int:
+    """Give torch what the recipe asks, else one CPU thread for a tiny model and all cores for another; returns it."""
+    threads = asked or (1 if parameters <= ONE_THREAD_PARAMETERS else os.cpu_count() or 1)
+    torch.set_num_threads(threads)
+    return threads
 
 
 def _locate(source: str) -> str:

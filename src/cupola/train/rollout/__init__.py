@@ -1,6 +1,7 @@
 """Prompts to groups, and a step's metrics from its groups."""
 
-from cupola.train.rollout.collect import Collector, Scorer, derive_seed
-from cupola.train.rollout.metrics import Metrics, group_states, headline, mean, parts
+from cupola.train.rollout.collect import Collector
+from cupola.train.rollout.logged import MetricLog
+from cupola.train.rollout.metrics import Metrics, group_metrics, headline, mean, part_metrics
 
-__all__ = ["Collector", "Metrics", "Scorer", "derive_seed", "group_states", "headline", "mean", "parts"]
+__all__ = ["Collector", "MetricLog", "Metrics", "group_metrics", "headline", "mean", "part_metrics"]

@@ -31,9 +31,10 @@ def headline(groups: Sequence[Group]) -> Metrics:
     }
 
 
-def parts(rollouts: Sequence[Rollout]) -> Metrics:
-    """`rewards/<part>/mean|std` (ddof 1), `correct/mean`, and `verify/<status>` counts over all verdicts."""
-    found: Metrics = {"correct/mean": mean(r.correct for r in rollouts if r.correct is not None)}
+def part_metrics(rollouts: Sequence[Rollout]) -> Metrics:
+    """Scores of each part, the share right of the judged answers, and how many verdicts had which status."""
+    judged = [r.correct for r in rollouts if r.correct is not None]
+    found: Metrics = {"correct/mean": mean(judged), "correct/answers": len(judged)}
     counts = dict.fromkeys(get_args(Status), 0)
     for name in rollouts[0].verdicts if rollouts else ():
         scores = [s for r in rollouts if (s := r.verdicts[name].score) is not None]
@@ -44,7 +45,7 @@ def parts(rollouts: Sequence[Rollout]) -> Metrics:
     return {**found, **{f"verify/{status}": n for status, n in counts.items()}}
 
 
-def group_states(groups: Sequence[Group], part: str) -> Metrics:
+def group_metrics(groups: Sequence[Group], part: str) -> Metrics:
     """Shares of groups by state, dead ones split into all-right and all-wrong, and distinct answers in a group.
 
     `groups/with_signal` are the prompts with signal: neither dead nor unscorable.

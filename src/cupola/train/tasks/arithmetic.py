@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from cupola.core.records import Prompt, RecipeError
+from pydantic import Field
+
+from cupola.core.config import PositiveInt, Share
+from cupola.core.records import Prompt
+from cupola.train.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(Task):
     """Sums of two numbers with equally many digits, as many as one of `levels`, drawn evenly.
 
     The prompt is right-aligned to one width, so that a batch needs no padding. The answer goes from the units up: a
@@ -22,21 +23,9 @@ class Arithmetic:
     units digit, and goes on consistently with it: a policy started on such targets has something to unlearn.
     """
 
-    levels: Sequence[int] = (1, 2, 3, 4)
-    dropped_carry: float = 0.0
-    wrong_digit: float = 0.0
-
-    @classmethod
-    def of(cls, options: Mapping[str, object]) -> Arithmetic:
-        """From `data.options`. Raises RecipeError naming the option that is unknown or out of range."""
-        unknown = set(options) - set(cls.__dataclass_fields__)
-        if unknown:
-            names = ", ".join(cls.__dataclass_fields__)
-            raise RecipeError(f"data.options.{min(unknown)}: unknown option of task arithmetic; there are {names}")
-        levels = options.get("levels", cls.levels)
-        if not isinstance(levels, list | tuple) or not levels or any(not isinstance(n, int) or n < 1 for n in levels):
-            raise RecipeError(f"data.options.levels: give a list of digit counts such as [1, 2], got {levels!r}")
-        return cls(tuple(levels), _probability(options, "dropped_carry"), _probability(options, "wrong_digit"))
+    levels: list[PositiveInt] = Field(default_factory=lambda: [1, 2, 3, 4], min_length=1, description="Digit counts.")
+    dropped_carry: Share = Field(0.0, description="Probability that a target forgets a carry.")
+    wrong_digit: Share = Field(0.0, description="Probability that a target writes a wrong digit.")
 
     def problem(self, rng: random.Random) -> Prompt:
         """A sum with its answer, and a supervised target in the column `target`."""
@@ -65,10 +54,3 @@ class Arithmetic:
                 digits = f"{total % 10}{digits}"
                 carry = 0 if rng.random() < self.dropped_carry else total // 10
         return f"{' '.join(columns)} #{int(digits)}"
-
-
-def _probability(options: Mapping[str, object], name: str) -> float:
-    value = options.get(name, 0.0)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise RecipeError(f"data.options.{name}: give a probability between 0 and 1, got {value!r}")
-    return float(value)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from cupola.core.config import Data, Reward
-from cupola.core.records import DataError, Prompt, content_hash
+from cupola.core.config import Data, Reward, Source
+from cupola.core.records import Content, DataError, Prompt, content_hash
 from cupola.train.tasks.files import read_rows
 from cupola.train.tasks.messages import as_asked, read_content
 from cupola.train.tasks.splits import bucket, refuse_overlap
-from cupola.train.verifiers import readable_gold
+from cupola.train.verifiers import gold_reader
+
+#: The column of a supervised example that holds what the policy is to write.
+TARGET = "target"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +60,26 @@ def load_questions(data: Data, parts: Sequence[Reward]) -> Questions:
         dropped, bad = dropped + more_dropped, bad + more_bad
     _refuse_empty(data, train, held_out)
     result = Questions(tuple(q.prompt for q in train), tuple(q.prompt for q in held_out), dropped, tuple(bad))
-    refuse_overlap(result.train, result.validation, {q.prompt.id: q.place for q in held_out})
+    places = {q.prompt.id: q.place for q in held_out}
+    refuse_overlap(result.train, result.validation, lambda prompt: places[prompt.id])
     return result
+
+
+def load_examples(file: str, data: Source) -> tuple[Prompt, ...]:
+    """Every row of a file as a supervised example: `prompt` or `question`, and the text to learn in `target`.
+
+    No answer is needed, and one prompt may have several targets. Raises DataError naming file and row, as
+    `load_questions` does.
+    """
+    return tuple(_example(place, row, data) for place, row in read_rows(Path(file)))
 
 
 def _load(path: Path, data: Data, parts: Sequence[Reward]) -> tuple[list[Question], int, list[str]]:
     """The usable questions of a file, the number of duplicates dropped, and the places of bad gold."""
     read = [_question(place, row, data) for place, row in read_rows(path)]
     unique = _unique(read)
-    bad = [q for q in unique if not all(readable_gold(part, q.prompt.answer) for part in parts)]
+    readable = gold_reader(parts)
+    bad = [q for q in unique if not readable(q.prompt.answer)]
     if len(bad) > data.max_bad_gold * len(unique):
         listed = "; ".join(f"{q.place.removeprefix(f'{path}: ')} ({_short(q.prompt.answer)})" for q in bad[:5])
         raise DataError(
@@ -76,14 +91,35 @@ def _load(path: Path, data: Data, parts: Sequence[Reward]) -> tuple[list[Questio
 
 
 def _question(place: str, row: Mapping[str, Any], data: Data) -> Question:
-    key = "prompt" if "prompt" in row else "question"
-    try:
-        written = read_content(_column(row, key, "`prompt` or `question`"))
+    with _named(place):
+        written = _written(row)
         answer = _text(_column(row, "answer", "`answer`")) if data.answer_required else _optional(row.get("answer"))
-        columns = {name: value for name, value in row.items() if name != "prompt"}
-        return Question(place, Prompt(as_asked(written, data), answer, columns), content_hash(written))
+        return Question(place, _prompt(row, written, answer, data), content_hash(written))
+
+
+def _example(place: str, row: Mapping[str, Any], data: Source) -> Prompt:
+    with _named(place):
+        target = _column(row, TARGET, f"`{TARGET}`")
+        if not isinstance(target, str) or not target:
+            raise DataError(f"`{TARGET}` is {target!r:.40}; give the text to learn")
+        return _prompt(row, _written(row), _optional(row.get("answer")), data)
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Put the place of a row before the error it raises."""
+    try:
+        yield
     except DataError as fault:
         raise DataError(f"{place}: {fault}") from fault
+
+
+def _written(row: Mapping[str, Any]) -> Content:
+    return read_content(_column(row, "prompt" if "prompt" in row else "question", "`prompt` or `question`"))
+
+
+def _prompt(row: Mapping[str, Any], written: Content, answer: str | None, data: Source) -> Prompt:
+    return Prompt(as_asked(written, data), answer, {name: value for name, value in row.items() if name != "prompt"})
 
 
 def _column(row: Mapping[str, Any], name: str, wanted: str) -> Any:

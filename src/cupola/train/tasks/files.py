@@ -27,7 +27,7 @@ def read_rows(path: Path) -> list[Row]:
     try:
         rows = list(reader(path))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: cannot be read: {error}") from error
     if not rows:
         raise DataError(f"{path}: holds no rows")
     return rows

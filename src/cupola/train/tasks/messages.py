@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cupola.core.config import Data
+from cupola.core.config import Source
 from cupola.core.records import Content, DataError
 
 
@@ -45,7 +45,7 @@ def _unicode(text: str) -> str:
     return text
 
 
-def as_asked(content: Content, data: Data) -> Content:
+def as_asked(content: Content, data: Source) -> Content:
     """The content as the recipe has it asked: plain text wrapped if `data.chat`, `data.system` before each chat.
 
     A chat that opens with a system message of its own keeps it. Raises DataError for `data.system` without a chat.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 from cupola.core.records import DataError, Prompt, Split
 
@@ -33,16 +34,16 @@ def split_of(family: str) -> Split:
 
 
 def refuse_overlap(
-    train: Sequence[Prompt], held_out: Sequence[Prompt], places: Mapping[str, str] | None = None
+    train: Sequence[Prompt], held_out: Sequence[Prompt], place: Callable[[Prompt], str] = attrgetter("id")
 ) -> None:
     """Raise DataError if a held-out question also stands in the training set.
 
-    `places` names prompt ids for a person (`val.jsonl: line 3`); the text gives the count and the first three.
+    `place` names a prompt for a person (`val.jsonl: line 3`); the text gives the count and the first three.
     """
     trained = {prompt.id for prompt in train}
     both = [prompt for prompt in held_out if prompt.id in trained]
     if both:
-        first = "; ".join(f"{(places or {}).get(p.id, p.id)} ({' '.join(p.text.split())[:60]!r})" for p in both[:3])
+        first = "; ".join(f"{place(prompt)} ({' '.join(prompt.text.split())[:60]!r})" for prompt in both[:3])
         raise DataError(
             f"{len(both)} of {len(held_out)} held-out questions also stand in the training set: {first}"
             f"{'; ...' if len(both) > 3 else ''}; remove them from one of the two"

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
-from cupola.core.records import Prompt, RecipeError
+from pydantic import Field
+
+from cupola.core.config import PositiveInt
+from cupola.core.records import Prompt
+from cupola.train.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(Task):
     """`What is 47 + 8?` with `terms` numbers of at most `digits` digits each."""
 
-    terms: int = 2
-    digits: int = 2
-
-    @classmethod
-    def of(cls, options: Mapping[str, object]) -> Sums:
-        """From `data.options`. Raises RecipeError naming the option that is unknown or out of range."""
-        unknown = set(options) - set(cls.__dataclass_fields__)
-        if unknown:
-            names = ", ".join(cls.__dataclass_fields__)
-            raise RecipeError(f"data.options.{min(unknown)}: unknown option of task sums; there are {names}")
-        return cls(_at_least(2, options, "terms"), _at_least(1, options, "digits"))
+    terms: Annotated[int, Field(ge=2)] = Field(2, description="Numbers to add.")
+    digits: PositiveInt = Field(2, description="Digits of a number at most.")
 
     def problem(self, rng: random.Random) -> Prompt:
         """A question with its answer; each number's digit count is drawn evenly, so that short ones are not rare."""
@@ -34,10 +27,3 @@ class Sums:
     def family(self, prompt: Prompt) -> str:
         """The order of the terms makes no new problem."""
         return "+".join(sorted(prompt.text.removeprefix("What is ").split("?")[0].split(" + ")))
-
-
-def _at_least(least: int, options: Mapping[str, object], name: str) -> int:
-    value = options.get(name, getattr(Sums, name))
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise RecipeError(f"data.options.{name}: give a whole number of at least {least}, got {value!r}")
-    return value

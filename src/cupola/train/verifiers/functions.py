@@ -19,15 +19,15 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from cupola.core.config import Reward
+from cupola.core.config import FunctionReward
 from cupola.core.records import Completion, LogSink, Prompt, RewardError, Verdict, batch_messages
-from cupola.train.verifiers.loading import load_function, one_line
+from cupola.train.verifiers.loading import brief, load_function
 
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
 
@@ -77,28 +77,27 @@ class FunctionVerifier:
 
     name: str
     function: Callable[..., Any]
-    part: Reward
+    part: FunctionReward
     schedule: Schedule
 
     def verify(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None = None
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
     ) -> list[Verdict]:
         """One call for the whole batch; `seconds` is its time divided by the number of completions."""
         if not completions:
             return []
         start = time.perf_counter()
-        values: Sequence[Any]
         try:
             values = self._values(prompts, completions, step, log)
         except RewardError as error:
-            if self.part.on_error == "stop":
-                raise
-            values = [error] * len(completions)
+            verdicts = [self._failed(error)] * len(completions)
+        else:
+            verdicts = [self._verdict(value, row, prompts[row]) for row, value in enumerate(values)]
         seconds = (time.perf_counter() - start) / len(completions)
-        return [self._verdict(value, row, prompts[row], seconds) for row, value in enumerate(values)]
+        return [replace(verdict, seconds=seconds, verifier=self.name) for verdict in verdicts]
 
     def _values(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
     ) -> list[Any]:
         logged = _Logged()
         arguments = {
@@ -114,49 +113,48 @@ class FunctionVerifier:
             returned = self.function(**arguments)
             values = list(_wait(returned) if inspect.isawaitable(returned) else returned)
         except (Exception, SystemExit) as error:
-            raise RewardError(f"{self._label}: raised {one_line(error)}{_place(error)}") from error
+            raise RewardError(f"{self._label}: raised {brief(error)}{_place(error)}") from error
         if len(values) != len(completions):
             raise RewardError(f"{self._label}: returned {len(values)} values for {len(completions)} completions")
         self._forward(logged, len(completions), log)
         return values
 
-    def _forward(self, logged: _Logged, count: int, log: LogSink | None) -> None:
+    def _forward(self, logged: _Logged, count: int, log: LogSink) -> None:
         for column, values in logged.columns.items():
             if len(values) != count:
                 raise RewardError(f"{self._label}: logged {len(values)} values of {column!r} for {count} completions")
             try:
                 plain = pa.array([v.item() if hasattr(v, "item") else v for v in values]).to_pylist()
             except (TypeError, ValueError, RuntimeError, pa.ArrowException) as error:
-                raise RewardError(f"{self._label}: log_extra({column!r}): {one_line(error)}") from error
-            if log:
-                log.column(column, plain)
+                raise RewardError(f"{self._label}: log_extra({column!r}): {brief(error)}") from error
+            log.column(column, plain)
         for name, value in logged.metrics:
-            if log:
-                log.metric(name, value)
+            log.metric(name, value)
 
-    def _verdict(self, value: Any, row: int, prompt: Prompt, seconds: float) -> Verdict:
-        verdict = functools.partial(Verdict, seconds=seconds, verifier=self.name)
+    def _verdict(self, value: Any, row: int, prompt: Prompt) -> Verdict:
         if value is None:
-            return verdict(None, "skipped", reason="the function returned None")
-        if isinstance(value, RewardError):
-            return verdict(None, "error", reason=str(value))
+            return Verdict(None, "skipped", reason="the function returned None")
         try:
             score = _finite(value)
         except ValueError as fault:
-            reason = f"{self._label}: row {row} (prompt {prompt.id}): {fault}; return a finite number, or None to skip"
-            if self.part.on_error == "stop":
-                raise RewardError(reason) from fault
-            return verdict(None, "error", reason=reason)
-        return verdict(score, "ok" if score >= self.part.correct_at else "wrong")
+            where = f"{self._label}: row {row} (prompt {prompt.id})"
+            return self._failed(RewardError(f"{where}: {fault}; return a finite number, or None to skip"))
+        return Verdict(score, "ok" if score >= self.part.correct_at else "wrong")
+
+    def _failed(self, error: RewardError) -> Verdict:
+        """The verdict on what could not be scored, where the part allows for that; else the error is raised."""
+        if self.part.on_error == "stop":
+            raise error
+        return Verdict(None, "error", reason=str(error))
 
     @property
     def _label(self) -> str:
         return f"reward {self.name!r} ({self.part.path})"
 
 
-def function(part: Reward, schedule: Schedule) -> FunctionVerifier:
+def function(part: FunctionReward, schedule: Schedule) -> FunctionVerifier:
     """The verifier of a part of kind `function`. Raises RecipeError where its `path` leads to no function."""
-    return FunctionVerifier(part.name, load_function(str(part.path)), part, schedule)
+    return FunctionVerifier(part.name, load_function(part.path), part, schedule)
 
 
 def _columns(prompts: Sequence[Prompt]) -> dict[str, list[Any]]:
@@ -177,7 +175,7 @@ def _finite(value: Any) -> float:
     try:
         number = float(value) if hasattr(value, "__float__") else math.nan
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"returned {type(value).__name__}, {one_line(error)}") from error
+        raise ValueError(f"returned {type(value).__name__}, {brief(error)}") from error
     if not math.isfinite(number):
         raise ValueError(f"returned {' '.join(repr(value).split())[:80]}")
     return number

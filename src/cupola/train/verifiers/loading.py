@@ -34,9 +34,9 @@ def load_function(path: str) -> Callable[..., Any]:
     return found
 
 
-def one_line(error: BaseException) -> str:
-    """Type and text of an exception on one line of bounded length."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+def brief(error: BaseException) -> str:
+    """Type and text of an exception, the text cut to a bounded length."""
+    return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 def _from_package(path: str, target: str) -> ModuleType:
@@ -44,7 +44,7 @@ def _from_package(path: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(target)
     except (Exception, SystemExit) as error:
-        raise RecipeError(f"{path}: cannot be imported: {one_line(error)}") from error
+        raise RecipeError(f"{path}: cannot be imported: {brief(error)}") from error
 
 
 def _from_file(path: str, file: Path) -> ModuleType:
@@ -63,7 +63,7 @@ def _from_file(path: str, file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise RecipeError(f"{path}: cannot be imported: {one_line(error)}") from error
+        raise RecipeError(f"{path}: cannot be imported: {brief(error)}") from error
     return module
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from cupola.core.config import Reward
+from cupola.core.config import NumericReward
 from cupola.train.verifiers.rules import Judgement, Rule, compile_regex, last_match
 
 #: Limits of one number, so that no answer makes its own check slow.
@@ -31,12 +31,12 @@ _STRICT = re.compile(
 )
 
 
-def numeric(part: Reward) -> Rule:
+def numeric(part: NumericReward) -> Rule:
     """`extract`'s last match, or the last number of the completion, within `tolerance` of the answer (0: equal).
 
     Statuses: `ok`, `wrong`, `parse_fail` (no number, or one over a limit), `gold_bad` (the answer is no number).
     """
-    pattern = compile_regex(part, "extract") if part.extract is not None else LAST_NUMBER
+    pattern = compile_regex(part, "extract", part.extract) if part.extract is not None else LAST_NUMBER
     tolerance = Fraction(repr(part.tolerance))  # the decimal as written, not its binary neighbour
 
     def judge(text: str, answer: str) -> Judgement:

@@ -10,34 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from cupola.core.config import Recipe, Reward
+from cupola.core.config import ExactReward, FunctionReward, NumericReward, PatternReward, Recipe, Reward
 from cupola.core.records import Completion, LogSink, Prompt, RewardError, Rollout, Verdict, Verifier
 from cupola.train.verifiers.exact import exact
 from cupola.train.verifiers.functions import Schedule, function
-from cupola.train.verifiers.numeric import is_number, numeric
+from cupola.train.verifiers.numeric import numeric
 from cupola.train.verifiers.pattern import pattern
-from cupola.train.verifiers.rules import not_blank
-
-#: Verifiers by `kind`; `function`, the one that needs to know the run's length, joins them in `build`.
-RULES: Mapping[str, Callable[[Reward], Verifier]] = {"exact": exact, "numeric": numeric, "pattern": pattern}
-
-#: By `kind`, whether an answer can serve as gold; other kinds read none.
-GOLD: Mapping[str, Callable[[str | None], bool]] = {"exact": not_blank, "numeric": is_number}
+from cupola.train.verifiers.rules import Rule
 
 
 def build(parts: Sequence[Reward], max_steps: int = 0, steps_per_epoch: float | None = None) -> list[Verifier]:
     """A verifier per part, in order. Raises RecipeError for a bad regular expression or function path."""
     schedule = Schedule(max_steps, steps_per_epoch)
-    kinds: Mapping[str, Callable[[Reward], Verifier]] = {**RULES, "function": partial(function, schedule=schedule)}
-    return [kinds[part.kind](part) for part in parts]
+    return [function(part, schedule) if isinstance(part, FunctionReward) else _rule(part) for part in parts]
 
 
-def readable_gold(part: Reward, answer: str | None) -> bool:
-    """Whether the part's verifier can use the answer; where it cannot, every verdict would be `gold_bad`."""
-    return part.kind not in GOLD or GOLD[part.kind](answer)
+def gold_reader(parts: Sequence[Reward]) -> Callable[[str | None], bool]:
+    """Whether every part's verifier can use an answer; where one cannot, its every verdict would be `gold_bad`.
+
+    A function reads no answer. Raises RecipeError for a bad regular expression.
+    """
+    rules = [_rule(part) for part in parts if not isinstance(part, FunctionReward)]
+    return lambda answer: all(rule.readable(answer) for rule in rules)
+
+
+def _rule(part: ExactReward | NumericReward | PatternReward) -> Rule:
+    match part:
+        case ExactReward():
+            return exact(part)
+        case NumericReward():
+            return numeric(part)
+        case PatternReward():
+            return pattern(part)
 
 
 @dataclass(frozen=True)
@@ -68,15 +74,10 @@ class Scorer:
         for row, completion in enumerate(completions):
             verdicts = {name: verdicts[row] for name, verdicts in of_part.items()}
             columns = {name: values[row] for name, values in extra.columns.items()}
-            rollouts.append(
-                Rollout(completion, verdicts, total(self.parts, verdicts), self._correct(verdicts), columns)
-            )
+            decisive = verdicts[self.correctness]
+            correct = None if decisive.score is None else decisive.status == "ok"
+            rollouts.append(Rollout(completion, verdicts, total(self.parts, verdicts), correct, columns))
         return rollouts
-
-    def _correct(self, verdicts: Mapping[str, Verdict]) -> bool | None:
-        score = verdicts[self.correctness].score
-        least = next(part.correct_at for part in self.parts if part.name == self.correctness)
-        return None if score is None else score >= least
 
 
 def total(parts: Sequence[Reward], verdicts: Mapping[str, Verdict]) -> float | None:
@@ -86,7 +87,7 @@ def total(parts: Sequence[Reward], verdicts: Mapping[str, Verdict]) -> float | N
         verdict = verdicts[part.name]
         if verdict.score is not None:
             scores.append(part.weight * verdict.score)
-        elif not (part.optional and verdict.status == "skipped"):
+        elif not (isinstance(part, FunctionReward) and part.optional and verdict.status == "skipped"):
             return None
     return sum(scores) if scores else None
 

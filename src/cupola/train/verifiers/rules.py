@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cupola.core.config import Reward
+from cupola.core.config import RewardPart
 from cupola.core.records import Completion, LogSink, Prompt, RecipeError, Status, Verdict
 
 #: No rule reads a longer completion: it is judged `parse_fail` unread.
@@ -43,7 +43,7 @@ class Rule:
     readable: Callable[[str | None], bool]
 
     def verify(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None = None
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
     ) -> list[Verdict]:
         """One verdict per completion; neither the step nor the log plays a part."""
         return [self._verdict(c.text, p.answer) for p, c in zip(prompts, completions, strict=True)]
@@ -62,10 +62,10 @@ class Rule:
         return self.judge(text, answer or "")
 
 
-def compile_regex(part: Reward, key: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
-    """The part's `extract` or `pattern`. Raises RecipeError naming the part, the key and the fault."""
+def compile_regex(part: RewardPart, key: str, pattern: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
+    """The pattern under `key` of the part. Raises RecipeError naming the part, the key and the fault."""
     try:
-        return re.compile(getattr(part, key), flags)
+        return re.compile(pattern, flags)
     except re.error as error:
         raise RecipeError(f"reward {part.name!r}: `{key}` is not a regular expression: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What the recipe tells the detectors: limits, rates, and which reward part means correctness."""
+"""What the recipe tells the detectors: limits, rates, and which reward parts mean correctness and form."""
 
 from __future__ import annotations
 
@@ -18,37 +18,60 @@ _PART = re.compile(r"rewards/(.+)/mean")
 
 @dataclass(frozen=True)
 class Context:
-    """`correctness` and `form` are metric keys, best first; `None` where the recipe is not known."""
+    """What is `None` is not known. `correctness` and `form` are metric keys, best first; an empty `form`: there is none.
+
+    `parts` counts the reward's parts; `optional` tells whether one of them may give no score without voiding the sum.
+    `evaluation` is the summary that compares the last checkpoint with its start.
+    """
 
     correctness: tuple[str, ...] = ("correct/mean",)
-    form: tuple[str, ...] = ()
+    form: tuple[str, ...] | None = None
+    parts: int = 1
+    optional: bool = False
     cap: int | None = None
     learning_rate: float | None = None
     group_size: int | None = None
+    steps: int | None = None
+    validated: bool = True
     answers: int = ASSUMED_ANSWERS
+    evaluation: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, recipe: Mapping[str, Any] | None, keys: Iterable[str]) -> Context:
+    def of(
+        cls, recipe: Mapping[str, Any] | None, keys: Iterable[str], evaluation: Mapping[str, Any] | None = None
+    ) -> Context:
         """From a recipe as nested mappings (any part may be absent) and the metric keys that were recorded."""
         recipe = recipe or {}
         parts = sorted(match[1] for key in keys if (match := _PART.fullmatch(key)))
-        correct, form = _roles(recipe["reward"]) if recipe.get("reward") else _roles_by_name(parts)
+        reward = recipe.get("reward", [])
+        correct, form = _roles(reward) if reward else _roles_by_name(parts)
         sampling, validation = recipe.get("sampling", {}), recipe.get("validation", {})
         return cls(
             correctness=("correct/mean", *(f"rewards/{name}/mean" for name in correct)),
-            form=tuple(f"rewards/{name}/mean" for name in form),
+            form=tuple(f"rewards/{name}/mean" for name in form) if reward or parts else None,
+            parts=len(reward) or max(1, len(parts)),
+            optional=any(part.get("optional") for part in reward),
             cap=sampling.get("max_tokens"),
             learning_rate=recipe.get("optim", {}).get("learning_rate"),
             group_size=sampling.get("group_size"),
+            steps=recipe.get("run", {}).get("steps"),
+            validated=bool(validation.get("samples", 1) or validation.get("greedy", True)),
             answers=validation.get("questions", ASSUMED_ANSWERS) * max(1, validation.get("samples", 1)),
+            evaluation=evaluation,
         )
 
 
 def _roles(parts: list[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    named = [part["name"] for part in parts if part.get("role") == "correctness"]
-    judging = [part["name"] for part in parts if part.get("role") is None and part.get("kind") != "pattern"]
-    correct = (named or judging or [parts[0]["name"]])[:1]
-    return correct, [part["name"] for part in parts if part["name"] not in correct]
+    """The part that decides correctness, and the parts that pay for form: a pattern does, unless its role says other.
+
+    The first is the rule of `Recipe.correctness_part`. It stands here a second time because a recorded recipe may be
+    partial or of another version, and a run must be judged without validating its recipe anew.
+    """
+    roles = {part["name"]: part.get("role") or ("format" if part.get("kind") == "pattern" else None) for part in parts}
+    named = [name for name, role in roles.items() if role == "correctness"]
+    silent = [name for name, role in roles.items() if role is None]
+    correct = [*named, *silent, *roles][:1]
+    return correct, [name for name, role in roles.items() if role == "format" and name not in correct]
 
 
 def _roles_by_name(parts: list[str]) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cupola.core.catalogue import Gap
 from cupola.core.records import Action, Finding, Group, Severity
 from cupola.core.runlog import RunReader
 from cupola.watch.diagnosis.context import Context
@@ -20,27 +21,21 @@ ACTIONS: Mapping[str, Action] = {"warn": "continue", "pause": "pause", "stop": "
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A detector that could not judge: the metric it lacked, how many points there were, how many it needs."""
-
-    detector: str
-    key: str
-    found: int
-    needed: int
-
-
-@dataclass(frozen=True)
 class Diagnosis:
-    """Findings, the gravest first, and the detectors that could not judge."""
+    """Findings, the gravest first, and the detectors that could not judge. What does not apply is in neither."""
 
     findings: tuple[Finding, ...]
     gaps: tuple[Gap, ...]
 
 
-def diagnose_rows(rows: Iterable[Row], recipe: Mapping[str, Any] | None = None) -> Diagnosis:
-    """Every detector over metrics rows; `recipe` is the resolved recipe as nested mappings, where it is known."""
+def diagnose_rows(rows: Iterable[Row], recipe: Row | None = None, evaluation: Row | None = None) -> Diagnosis:
+    """Every detector over metrics rows.
+
+    `recipe` is the resolved recipe as nested mappings, where it is known; `evaluation` the summary that compares the
+    last checkpoint with its start, where there is one.
+    """
     series = Series(rows)
-    context = Context.of(recipe, series.keys() | series.keys("validation"))
+    context = Context.of(recipe, series.keys() | series.keys("validation"), evaluation)
     findings: list[Finding] = []
     gaps: list[Gap] = []
     for name, detect in DETECTORS.items():
@@ -54,19 +49,17 @@ def diagnose_rows(rows: Iterable[Row], recipe: Mapping[str, Any] | None = None) 
     return Diagnosis(tuple(findings), tuple(gaps))
 
 
-def diagnose(rows: Iterable[Row], recipe: Mapping[str, Any] | None = None) -> list[Finding]:
-    """The findings alone."""
-    return list(diagnose_rows(rows, recipe).findings)
-
-
-def coverage(rows: Iterable[Row], recipe: Mapping[str, Any] | None = None) -> tuple[Gap, ...]:
-    """The detectors that could not judge these rows, and what they lacked."""
-    return diagnose_rows(rows, recipe).gaps
-
-
 def diagnose_run(reader: RunReader) -> Diagnosis:
     """The diagnosis of a run folder, finished or still growing."""
-    return diagnose_rows(reader.metrics(), reader.manifest().get("recipe"))
+    return diagnose_rows(reader.metrics(), reader.manifest().get("recipe"), _last_evaluation(reader))
+
+
+def _last_evaluation(reader: RunReader) -> Row | None:
+    """The newest comparison of the last checkpoint with the policy that the run started from."""
+    for summary in reversed(reader.evals().values()):
+        if summary["verdict"] and summary.get("step") in reader.layout.checkpoint_steps()[-1:]:
+            return summary
+    return None
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -78,8 +71,8 @@ class LiveDiagnosis:
     """An observer that diagnoses after each step.
 
     `report(step, finding)` is called once for each finding, and again if its severity rises. A new warning or error
-    asks the loop for what `diagnosis.on_warning` says. `history` are the rows of a resumed run so far; what they show
-    has been reported before.
+    asks the loop for what `diagnosis.on_warning` says; at the last step nothing is left to stop. `history` are the rows
+    of a resumed run so far; what they show has been reported before.
     """
 
     def __init__(
@@ -88,17 +81,18 @@ class LiveDiagnosis:
         self._recipe = recipe
         self._report = report
         self._rows: list[Row] = list(history)
-        self._reported = {finding.name: finding.severity for finding in diagnose(self._rows, recipe)}
+        self._reported = {finding.name: finding.severity for finding in diagnose_rows(self._rows, recipe).findings}
+        self._last = recipe.get("run", {}).get("steps")
         self._action = ACTIONS[recipe.get("diagnosis", {}).get("on_warning", "warn")]
 
     def __call__(self, step: int, rows: Sequence[Row], groups: Sequence[Group]) -> Action:
         """`rows` are those the step has added."""
         self._rows.extend(rows)
-        new = [finding for finding in diagnose(self._rows, self._recipe) if self._is_new(finding)]
+        new = [finding for finding in diagnose_rows(self._rows, self._recipe).findings if self._is_new(finding)]
         for finding in new:
             self._reported[finding.name] = finding.severity
             self._report(step, finding)
-        return self._action if exit_code(new) else "continue"
+        return self._action if exit_code(new) and step != self._last else "continue"
 
     def _is_new(self, finding: Finding) -> bool:
         before = self._reported.get(finding.name)

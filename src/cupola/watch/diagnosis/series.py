@@ -63,6 +63,12 @@ class Series:
             self._points[key, split] = Points(key, steps, values)
         return self._points[key, split]
 
+    def defined(self, key: str) -> Points:
+        """1 at the training steps where a recorded metric is a finite number, 0 where it is recorded as anything else."""
+        rows = [row for row in self._rows.get("train", ()) if key in row]
+        known = np.array([_is_number(row[key]) for row in rows], dtype=np.float64)
+        return Points(key, np.array([row["step"] for row in rows], dtype=np.int64), known)
+
     def find(self, *keys: str, points: int, split: str = "train") -> Points | None:
         """The first of `keys` with at least `points` values, or `None`."""
         return next((found for key in keys if len(found := self.points(key, split)) >= points), None)

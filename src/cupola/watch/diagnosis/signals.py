@@ -1,8 +1,9 @@
-"""Readings that several detectors share."""
+"""What several detectors ask of a run."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import Points, Series
@@ -27,15 +28,23 @@ def improves(points: Points) -> bool:
 def dead_share(series: Series) -> Points | None:
     """Share of groups whose rewards are all equal.
 
-    A log that has only `reward_std` (the mean over groups) proves it at its end alone: 0 means that all are dead.
+    A log without it proves it at its end alone, where all groups are dead: by a `reward_std` of 0, or without that by a
+    mean reward that is exactly the same at 20 steps.
     """
     recorded = series.find("groups/dead", "frac_reward_zero_std", points=LEVEL_POINTS)
     if recorded is not None:
         return recorded
     spread = series.find("reward_std", points=LEVEL_POINTS)
-    if spread is None or level(spread) > 0:
+    if spread is not None:
+        return None if level(spread) > 0 else _equals(spread, 0)
+    reward = series.find("reward", points=TREND_POINTS)
+    if reward is None or np.ptp(reward.values[-TREND_POINTS:]) > 0:
         return None
-    return Points(spread.key, spread.steps, (spread.values == 0).astype(np.float64))
+    return _equals(reward, float(reward.values[-1]))
+
+
+def _equals(points: Points, value: float) -> Points:
+    return Points(points.key, points.steps, (points.values == value).astype(np.float64))
 
 
 def signal_share(series: Series) -> float | None:
@@ -47,10 +56,25 @@ def signal_share(series: Series) -> float | None:
     return None if dead is None else 1 - level(dead)
 
 
-def quote(series: Series, key: str) -> float | None:
-    """A metric's level for the text of a finding, never for its decision."""
+def answers_behind(series: Series, context: Context, validation: Points) -> NDArray[np.float64]:
+    """Judged answers behind each validation point (n,): as recorded, else as many as the recipe asks for."""
+    counted = series.points("correct/answers", "validation")
+    recorded = dict(zip(counted.steps.tolist(), counted.values.tolist(), strict=True))
+    return np.array([recorded.get(step) or context.answers for step in validation.steps.tolist()], dtype=np.float64)
+
+
+def latest_level(series: Series, key: str) -> float | None:
+    """Where a metric stands at the end, from however few points; `None` where it was never recorded."""
     found = series.find(key, points=1)
     return None if found is None else level(found)
+
+
+def too_early(points: Points, context: Context) -> bool:
+    """Whether the run goes on and has too few points to tell a bad start from a bad run.
+
+    Until then a bad level is told as information: a live warning may stop the run, and a hard task begins like this.
+    """
+    return context.steps is not None and points.span[1] < context.steps and len(points) < TREND_POINTS
 
 
 def peak_learning_rate(series: Series, context: Context) -> float | None:

@@ -1,4 +1,4 @@
-"""Robust readings of a noisy series: level, change between its ends, and since when it holds."""
+"""Robust measures of a noisy series: level, change between its ends, and since when it holds."""
 
 from __future__ import annotations
 
@@ -64,19 +64,18 @@ def change(points: Points) -> Change:
     return Change(float(np.median(points.values[:k])), level(points), noise)
 
 
-def share_change(points: Points, answers: int, first: float | None = None) -> Change:
-    """Change of a share measured on the same `answers` at a few steps; `first` replaces the first point.
+def share_change(points: Points, answers: NDArray[np.float64], start: int = 0) -> Change:
+    """Change of a share from point `start` to the median of the last window; `answers` (n,) stand behind each point.
 
-    The noise is that of two independent binomial shares p: sqrt(2·p(1 − p)/answers), p midway between both.
+    The noise is that of two independent binomial shares p of a and b answers: sqrt(p(1 − p)·(1/a + 1/b)), p midway
+    between both. A validation window is a fifth of the points, but at least one: each is a mean already.
     """
-    start = float(points.values[0]) if first is None else first
-    last = float(np.median(points.values[-_validation_window(len(points)) :]))
-    middle = min(max((start + last) / 2, 1 / answers), 1 - 1 / answers)
-    return Change(start, last, math.sqrt(2 * middle * (1 - middle) / answers))
-
-
-def _validation_window(n: int) -> int:
-    return max(1, n // WINDOW_SHARE)
+    recent = slice(-max(1, len(points) // WINDOW_SHARE), None)
+    first, last = float(points.values[start]), float(np.median(points.values[recent]))
+    before, after = float(answers[start]), float(np.median(answers[recent]))
+    least = 1 / max(2.0, min(before, after))
+    middle = min(max((first + last) / 2, least), 1 - least)
+    return Change(first, last, math.sqrt(middle * (1 - middle) * (1 / before + 1 / after)))
 
 
 def smooth(values: NDArray[np.float64], width: int = LEVEL_POINTS) -> NDArray[np.float64]:

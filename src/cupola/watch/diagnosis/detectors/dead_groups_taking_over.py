@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupola.core.records import Finding, Severity
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import CannotJudge, Series
-from cupola.watch.diagnosis.signals import dead_share, improves, progress, quote
+from cupola.watch.diagnosis.signals import dead_share, improves, latest_level, progress, signal_share, too_early
 from cupola.watch.diagnosis.trend import LEVEL_POINTS, level, since
 
 MOST = 0.6  # beyond three groups in five, more is sampled for nothing than for learning
@@ -23,22 +23,26 @@ def detect(series: Series, context: Context) -> Finding | None:
     share = level(dead)
     if share < MOST:
         return None
-    right, wrong = quote(series, "groups/dead_right"), quote(series, "groups/dead_wrong")
+    right, wrong = latest_level(series, "groups/dead_right"), latest_level(series, "groups/dead_wrong")
     reading = _by_level(series, context) if right is None or wrong is None else _by_split(share, right, wrong)
     train = progress(series, context)
     if reading in ("all_wrong", "unknown") and train is not None and improves(train):
         reading = "improving"
-    spent, wasted = quote(series, "tokens/spent"), quote(series, "tokens/wasted")
+    spent, wasted = latest_level(series, "tokens/spent"), latest_level(series, "tokens/wasted")
+    signal = signal_share(series)
     values = {
         "reading": reading,
         "share": share,
         "right": right,
         "wrong": wrong,
         "wasted": wasted / spent if spent and wasted is not None else None,
+        "signal": signal or None,
+        "no_signal": None if signal else signal,
         "group_size": context.group_size,
-        "loss": quote(series, "loss"),
+        "loss": latest_level(series, "loss"),
     }
-    severity: Severity = "info" if reading in ("all_right", "improving") else "warning"
+    harmless = reading in ("all_right", "improving") or too_early(dead, context)
+    severity: Severity = "info" if harmless else "warning"
     return Finding("dead_groups_taking_over", severity, (since(dead, MOST), dead.span[1]), values)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import Points, Series
-from cupola.watch.diagnosis.signals import improves, progress, quote, signal_share
+from cupola.watch.diagnosis.signals import improves, latest_level, progress, signal_share
 from cupola.watch.diagnosis.trend import TREND_POINTS, change, level
 
 COLLAPSED = 0.2  # a fifth of the start: learning alone commonly halves it
@@ -31,10 +31,10 @@ def detect(series: Series, context: Context) -> Finding | None:
         "first": moved.first,
         "last": moved.last,
         "signal": signal,
-        "distinct_answers": quote(series, "groups/distinct_answers"),
+        "distinct_answers": latest_level(series, "groups/distinct_answers"),
         "progress_key": None if train is None else train.key,
         "progress": None if train is None else level(train),
-        "loss": quote(series, "loss"),
+        "loss": latest_level(series, "loss"),
     }
     return Finding("entropy_collapse", "warning" if reading == "stalled" else "info", entropy.span, values)
 

@@ -9,12 +9,12 @@ from cupola.watch.diagnosis.signals import signal_share
 from cupola.watch.diagnosis.trend import TREND_POINTS, change, level, since
 
 CEILING = 0.95  # at 19 right of 20 two groups of eight in three hold no wrong answer
-FULL = 1 + 1e-9  # a part that pays more than 1 is no share of right answers
+_FULL = 1 + 1e-9  # a part that pays more than 1 is no share of right answers
 
 
 def detect(series: Series, context: Context) -> Finding | None:
     points = series.need(*context.correctness, points=TREND_POINTS)
-    if level(points) < CEILING or float(points.values.max()) > FULL:
+    if level(points) < CEILING or float(points.values.max()) > _FULL:
         return None
     moved, start = change(points), since(points, CEILING)
     easy = moved.first >= CEILING

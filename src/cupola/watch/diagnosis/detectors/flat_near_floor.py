@@ -53,5 +53,5 @@ def _judged(series: Series, context: Context) -> tuple[str, Points]:
 
 
 def _learnt_form(series: Series, context: Context) -> Points | None:
-    found = (series.find(key, points=TREND_POINTS) for key in context.form)
+    found = (series.find(key, points=TREND_POINTS) for key in context.form or ())
     return next((form for form in found if form is not None and change(form).rises(FORM_LEARNT)), None)

@@ -13,8 +13,10 @@ LEAST_FALL = 0.01  # and at least one in a hundred
 
 
 def detect(series: Series, context: Context) -> Finding | None:
+    if context.form == ():
+        return None  # the reward pays for no form
     correct = series.need(*context.correctness, points=TREND_POINTS)
-    forms = [found for key in context.form if (found := series.find(key, points=TREND_POINTS))]
+    forms = [found for key in context.form or () if (found := series.find(key, points=TREND_POINTS))]
     if not forms:
         raise CannotJudge(context.form[0] if context.form else "rewards/<format part>/mean", 0, TREND_POINTS)
     right = change(correct)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cupola.core.records import Finding
+from cupola.core.records import Finding, Severity
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import CannotJudge, Points, Series
+from cupola.watch.diagnosis.signals import too_early
 from cupola.watch.diagnosis.trend import LEVEL_POINTS, level, since
 
 HIGH = 0.3  # near a third cut: runs that were later withdrawn for truncation had 0.4, workable ones 0.14
@@ -26,7 +27,8 @@ def detect(series: Series, context: Context) -> Finding | None:
         "max_length": None if longest is None else level(longest),
         "cap": context.cap,
     }
-    return Finding("high_truncation", "warning", (since(cut, HIGH), cut.span[1]), values)
+    severity: Severity = "info" if too_early(cut, context) else "warning"
+    return Finding("high_truncation", severity, (since(cut, HIGH), cut.span[1]), values)
 
 
 def _all_at_cap(series: Series, context: Context) -> Points:

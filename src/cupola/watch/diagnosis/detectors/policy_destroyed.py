@@ -7,8 +7,8 @@ import numpy as np
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import Points, Series
-from cupola.watch.diagnosis.signals import dead_share, peak_learning_rate, quote
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, TREND_POINTS, level, smooth
+from cupola.watch.diagnosis.signals import dead_share, latest_level, peak_learning_rate
+from cupola.watch.diagnosis.trend import LEVEL_POINTS, level, smooth
 
 REMAINS = 0.1  # a tenth of the best level: no change of difficulty or bad batch does that for many steps
 HAD_LEVEL = 0.05  # a policy below five right answers in a hundred had nothing to destroy
@@ -31,7 +31,7 @@ def detect(series: Series, context: Context) -> Finding | None:
         "first_step": int(points.steps[start]),
         "dead": None if dead is None else level(dead),
         "learning_rate": peak_learning_rate(series, context),
-        "loss": quote(series, "loss"),
+        "loss": latest_level(series, "loss"),
     }
     return Finding("policy_destroyed", "error", (int(points.steps[start]), points.span[1]), values)
 

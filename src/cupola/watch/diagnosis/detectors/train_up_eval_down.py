@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import Series
-from cupola.watch.diagnosis.signals import improves, progress
-from cupola.watch.diagnosis.trend import VALIDATION_POINTS, change, share_change
+from cupola.watch.diagnosis.series import Points, Series
+from cupola.watch.diagnosis.signals import answers_behind, improves
+from cupola.watch.diagnosis.trend import TREND_POINTS, VALIDATION_POINTS, change, share_change
 
 LEAST_FALL = 0.03  # three answers in a hundred
 PEAK_SIGMAS = 4.0  # one more than usual: the best of several points is partly luck
 
 
 def detect(series: Series, context: Context) -> Finding | None:
+    if not context.validated:
+        return None
     validation = series.need(*context.correctness, points=VALIDATION_POINTS, split="validation")
     best = int(validation.values.argmax())
-    fall = share_change(validation, context.answers, first=float(validation.values[best]))
-    train = progress(series, context)
+    fall = share_change(validation, answers_behind(series, context, validation), best)
+    train = _recorded_progress(series, context)
     if not fall.falls(LEAST_FALL, PEAK_SIGMAS) or (train is not None and not improves(train)):
         return None
     moved = None if train is None else change(train)
@@ -30,3 +32,11 @@ def detect(series: Series, context: Context) -> Finding | None:
         "train_last": None if moved is None else moved.last,
     }
     return Finding("train_up_eval_down", "warning", (int(validation.steps[best]), validation.span[1]), values)
+
+
+def _recorded_progress(series: Series, context: Context) -> Points | None:
+    """As `progress`, but what was recorded for too few steps is no missing record: it cannot be judged yet."""
+    keys = (*context.correctness, "reward")
+    if not any(len(series.points(key)) for key in keys):
+        return None
+    return series.need(*keys, points=TREND_POINTS)
