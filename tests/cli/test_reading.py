@@ -35,7 +35,9 @@ def test_groups(cupola: Cupola, trained: tuple[Path, Ended]) -> None:
     done = cupola(trained[0], "groups", "runs/r", "-n", "2")
     assert (done.code, done.err) == (0, "")
     assert done.out.count("prompt: ") == 2
-    assert done.out.count("  reward ") == 2 * 4
+    lines = [line for line in done.out.splitlines() if "  advantage " in line]
+    times = [int(line.split()[0].removeprefix("×")) if "×" in line else 1 for line in lines]
+    assert sum(times) == 2 * 4
     first = cupola(trained[0], "groups", "runs/r", "--split", "validation", "--step", "0", "-n", "99", "--json").json()
     assert (first["step"], first["split"], len(first["groups"])) == (0, "validation", 4 * 2)
     for group in first["groups"]:

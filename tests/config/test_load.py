@@ -100,7 +100,7 @@ def test_later_files_win_key_by_key_but_replace_lists_whole(recipe: Path) -> Non
     [
         ("run.name=a-b", "a-b"),
         ('run.name="quoted"', "quoted"),
-        ("run.seed=-3", -3),
+        ("run.seed=3", 3),
         ("data.chat=true", True),
         ("optim.learning_rate=1e-3", 0.001),
         ("optim.learning_rate=1", 1.0),
@@ -130,7 +130,8 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
         ),
         (
             "reward.1.extract=x",
-            "command line: reward.1.extract: unknown key of kind 'pattern'; it belongs to kind 'exact' and 'numeric'",
+            "command line: reward.1.extract: unknown key of kind 'pattern'; it belongs to kind "
+            "'exact' and 'numeric' and 'function'",
         ),
         ("reward.0.seed=1", "command line: reward.0.seed: unknown key; did you mean run.seed?"),
         (
@@ -164,6 +165,52 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
         ("reward.right.weight=1", "reward.right.weight: right is none of the 2 entries, which count from 0"),
         ("run.steps.more=1", "run.steps.more: steps is a value, not a table"),
         ("=1", "'=1': an override is written key.subkey=value"),
+        ("sampling.stop=['x', '']", "command line: sampling.stop.1: string should have at least 1 character, got ''"),
+        ("model.source=", "command line: model.source: string should have at least 1 character, got ''"),
+        ("data.task=", "command line: data.task: string should have at least 1 character, got ''"),
+        ("run.seed=-1", "command line: run.seed: input should be greater than or equal to 0, got -1"),
+        (
+            f"run.seed={2**63}",
+            "command line: run.seed: input should be less than 9223372036854775808, got 9223372036854775808",
+        ),
+        (
+            "sampling.stop_token_ids=[3, -1]",
+            "command line: sampling.stop_token_ids.1: input should be greater than or equal to 0, got -1",
+        ),
+        (
+            f"sampling.max_tokens={10**13}",
+            "command line: sampling.max_tokens: input should be less than or equal to 1000000000000, "
+            "got 10000000000000",
+        ),
+        ("run.threads=1025", "command line: run.threads: input should be less than or equal to 1024, got 1025"),
+        (
+            "optim.learning_rate=11",
+            "command line: optim.learning_rate: input should be less than or equal to 10, got 11",
+        ),
+        (
+            "objective.clip_high=101",
+            "command line: objective.clip_high: input should be less than or equal to 100, got 101",
+        ),
+        (
+            "reward.0.weight=-1e7",
+            "command line: reward.0.weight: input should be greater than or equal to -1000000, got -10000000.0",
+        ),
+        (
+            "sampling.temperature=0.001",
+            "command line: sampling.temperature: input should be greater than or equal to 0.01, got 0.001",
+        ),
+        (
+            "evaluation.temperatures=[0.3, 101]",
+            "command line: evaluation.temperatures.1: input should be less than or equal to 100, got 101",
+        ),
+        (
+            "evaluation.temperatures=[0.3, 1, 0.3]",
+            "command line: evaluation.temperatures: 0.3 stands there twice; give each temperature once",
+        ),
+        (
+            "data.system=be brief",
+            "command line: data.system: needs chat messages, but the prompts are plain text; set data.chat = true",
+        ),
     ],
 )
 def test_what_cannot_be_set_is_refused_by_key(recipe: Path, override: str, text: str) -> None:
@@ -184,6 +231,7 @@ def test_what_cannot_be_set_is_refused_by_key(recipe: Path, override: str, text:
         ("[run]", "[rnu]", "my.toml:1: rnu: unknown key; did you mean run?"),
         ('name = "form"', 'name = "right"', "my.toml:13: reward.1.name: another reward part is called 'right' too"),
         ('task = "arithmetic"', "", "my.toml:4: data: names no prompts; give a `task` or a `file`"),
+        ("[data]", "[smapling]", "my.toml:4: smapling: unknown key; did you mean sampling?"),
         ('task = "arithmetic"', "file = 'q.csv'", "my.toml:6: data.options: are settings of a built-in task, but"),
         (
             "clip_high = 0.28",
@@ -232,6 +280,19 @@ def test_faults_of_the_file_itself(recipe: Path) -> None:
     assert refused([recipe]).startswith("my.toml: cannot be read: ")
     recipe.write_text("", encoding="utf-8")
     assert refused([recipe]) == "my.toml: data: is missing"
+
+
+def test_a_system_message_is_refused_only_where_no_chat_can_be(recipe: Path) -> None:
+    recipe.write_text(RECIPE.replace("options = ", "#"), encoding="utf-8")
+    for source in ("data.file=q.jsonl", "data.file=q.parquet"):
+        text = recipe.read_text(encoding="utf-8").replace('task = "arithmetic"', "")
+        Path("file.toml").write_text(text, encoding="utf-8")
+        loaded, _ = load_recipe([Path("file.toml")], [source, "data.system=be brief"])
+        assert loaded.data.system == "be brief"
+    assert refused([Path("file.toml")], "data.file=q.CSV", "data.system=be brief").startswith(
+        "command line: data.system: needs chat messages"
+    )
+    assert load_recipe([recipe], ["data.chat=true", "data.system=be brief"])[0].data.system == "be brief"
 
 
 def test_a_byte_order_mark_is_no_fault(recipe: Path) -> None:

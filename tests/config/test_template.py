@@ -46,7 +46,28 @@ def test_starting_recipe_shows_every_key_under_its_meaning(tmp_path: Path, case:
         value = getattr(made, name)
         fields = type(value[0] if isinstance(value, list) else value).model_fields
         pairs = re.findall(r"^# (.+)\n(?:# )?(\w+) = ", body[1], re.M)
-        assert [(key, meaning) for meaning, key in pairs] == [(key, fields[key].description) for key in fields]
+        meanings = [(key, meaning.partition(" One of: ")[0]) for meaning, key in pairs]
+        assert meanings == [(key, fields[key].description) for key in fields]
+
+
+def test_starting_recipe_lists_the_choices_and_where_paths_are_found() -> None:
+    text = starting_recipe("q.csv", "org/name", "rewards.py:mine")
+    for key, choices in {
+        "kind": "exact, numeric, pattern, function",
+        "role": "correctness, format, other",
+        "on_error": "stop, unscorable",
+        "on_warning": "warn, pause, stop",
+        "dtype": "float32, bfloat16, float64",
+        "preset": "grpo, dr_grpo",
+        "baseline": "group_mean, none",
+        "scale": "group_std, none",
+        "ratio": "token",
+        "denominator": "sequence_mean, token_mean, constant, prompt_mean",
+        "kl_denominator": "sequence_mean, token_mean, constant, prompt_mean",
+    }.items():
+        assert re.search(rf"^# .* One of: {choices}\.\n(# )?{key} = ", text, re.M), key
+    assert "`arithmetic` or `sums`" in text
+    assert "looked up from the folder in which cupola is run" in text.partition("[run]")[0]
 
 
 def test_starting_recipe_takes_what_the_user_brings(tmp_path: Path) -> None:
@@ -67,7 +88,9 @@ def test_comments_follow_the_preset(tmp_path: Path) -> None:
 
 def test_text_that_toml_must_quote_survives(tmp_path: Path) -> None:
     hostile = 'a "quoted" \\ back\\slash\nline\t#[x]'
-    text = commented({"data": {"task": "arithmetic", "system": hostile}}, [{"name": "a", "kind": "exact"}])
+    text = commented(
+        {"data": {"task": "arithmetic", "chat": True, "system": hostile}}, [{"name": "a", "kind": "exact"}]
+    )
     assert parse(tmp_path, text).data.system == hostile
 
 

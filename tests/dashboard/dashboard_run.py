@@ -40,7 +40,7 @@ def recipe(steps: int, prompts: int, size: int) -> Recipe:
 def begin(root: Path, steps: int = 60, prompts: int = 6, size: int = 8) -> RunWriter:
     """A run folder whose first attempt has begun."""
     made = recipe(steps, prompts, size)
-    writer = RunWriter.create(root, new_manifest(made, {}, data={}, model={"digest": "0123abc"}), dump(made))
+    writer = RunWriter.create(root, new_manifest(made, {}, data={}, model={"digest": "0123abc"}, files={}), dump(made))
     attempt_started(writer, 0)
     return writer
 

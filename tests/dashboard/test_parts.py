@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from dashboard_run import answers, begin
 
+from cupola.core.config import Objective
 from cupola.core.runlog import RunReader, RunWriter, write_evaluation
 from cupola.core.stats import Estimate
 from cupola.dashboard.figures import charts
 from cupola.dashboard.groups import choose, kind, shade, shown_steps
 from cupola.dashboard.questions import Course, timeline
 from cupola.dashboard.report import newest_update, provenance
-from cupola.dashboard.summary import facts, gains, tiles, wall_time
+from cupola.dashboard.summary import facts, gains, objective, tiles, wall_time
 from cupola.prove.evaluation import summarise
 
 
@@ -117,6 +118,25 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     assert facts(reader) == [("steps", "0")]
     assert tiles(reader) == []
     assert not any(chart.drawn for chart in charts(reader))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        ({"preset": "dr_grpo"}, "dr_grpo"),
+        ({"preset": "grpo", "beta": 0.0, "denominator": "constant"}, "grpo, denominator constant, beta 0"),
+        ({"preset": "grpo", "denominator": "sequence_mean", "clip_high": 0.28}, "grpo, clip high 0.28"),
+        ({"preset": "grpo", "count_dead": False, "why": {"kl": "x"}}, "grpo, count dead false"),
+        ({"preset": "of another version", "beta": 1.0}, "of another version"),
+        ({}, None),
+    ],
+)
+def test_the_objective_is_its_preset_and_what_departs_from_it(recorded: dict[str, object], words: str | None) -> None:
+    assert objective(recorded) == words
+
+
+def test_a_whole_recorded_objective_departs_in_nothing() -> None:
+    assert objective(Objective(preset="grpo").model_dump(mode="json")) == "grpo"
 
 
 def test_wall_time_leaves_the_pause_between_attempts_out() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from dashboard_run import HOSTILE, begin, write_evaluation_of, write_run
 
+from cupola.core.catalogue import Gap
 from cupola.core.records import Finding, RunFolderError
 from cupola.dashboard import export
 from cupola.workflows.manifest import attempt_ended
@@ -92,6 +93,13 @@ def test_every_section_tells_its_numbers(page: str) -> None:
 def test_not_diagnosed_is_not_the_same_as_nothing_found(run: Path, tmp_path: Path) -> None:
     assert "has not been diagnosed" in page_of(run, tmp_path / "a.html")
     assert "Diagnosis reported nothing" in page_of(run, tmp_path / "b.html", [])
+
+
+def test_what_could_not_be_judged_is_listed(run: Path, tmp_path: Path) -> None:
+    page = export(run, tmp_path / "g.html", [], [Gap("learning", "validation <b>", 2, 3)]).read_text(encoding="utf-8")
+    assert Outline(page).open == []
+    assert "<code>learning</code> 2 of 3 points of <code>validation &lt;b&gt;</code>" in page
+    assert "Could not be judged" not in page_of(run, tmp_path / "h.html", [])
 
 
 def test_hostile_text_stays_text(hostile_run: Path, tmp_path: Path) -> None:

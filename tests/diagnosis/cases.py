@@ -28,9 +28,14 @@ def rows(split: str = "train", every: int = 1, **columns: Sequence[float | None]
     ]
 
 
-def judge(name: str, *parts: Rows, recipe: Mapping[str, Any] | None = RECIPE) -> Finding | None:
+def judge(
+    name: str,
+    *parts: Rows,
+    recipe: Mapping[str, Any] | None = RECIPE,
+    evaluation: Mapping[str, Any] | None = None,
+) -> Finding | None:
     """The finding of that name, if any; whatever is found can also be put in words."""
-    found = diagnose_rows([row for part in parts for row in part], recipe).findings
+    found = diagnose_rows([row for part in parts for row in part], recipe, evaluation).findings
     assert all(wording(finding.name, finding.values, finding.steps).see for finding in found)
     return next((finding for finding in found if finding.name == name), None)
 
@@ -44,6 +49,14 @@ def dead(right: float, wrong: float, both: float, n: int = 6) -> Rows:
     """Shares of dead groups that do not change, with three quarters of the tokens wasted."""
     columns = {"groups__dead": both, "groups__dead_right": right, "groups__dead_wrong": wrong}
     return rows(tokens__spent=[400.0] * n, tokens__wasted=[300.0] * n, **{k: [v] * n for k, v in columns.items()})
+
+
+def verdicts(n: int = 6, answers: int = 100, **lost: float) -> Rows:
+    """Steps of `answers` answers with two verdicts each: how many have which status, and the share of groups lost."""
+    groups = lost.pop("groups", 0.0)
+    counts = dict.fromkeys(("ok", "wrong", "parse_fail", "gold_bad", "timeout", "error", "skipped"), 0.0) | lost
+    counts["ok"] = 2 * answers - sum(lost.values())
+    return rows(groups__unscorable=[groups] * n, **{f"verify__{name}": [count] * n for name, count in counts.items()})
 
 
 RISE = [
@@ -63,9 +76,17 @@ RUIN = [0.40, 0.42, 0.45, 0.47, 0.50, 0.52, 0.50, 0.20, 0.03, 0.0, *[0.0] * 10]
 LONGER_PAID = {"reward": TOTAL, "completions__mean_length": LONGER}
 CLIMBING = [0.1 + 0.04 * i for i in range(20)]
 
+LEARNING = rows(correct__mean=RISE) + rows("validation", every=5, correct__mean=[0.30, 0.38, 0.45, 0.52])
+
 #: Rows by catalogue entry, judged with RECIPE.
 CASES: Mapping[str, Rows] = {
-    "learning": rows(correct__mean=RISE) + rows("validation", every=5, correct__mean=[0.30, 0.38, 0.45, 0.52]),
+    "learning.unevaluated": LEARNING,
+    "learning.evaluated": LEARNING,
+    "unscored.most": verdicts(groups=1.0, skipped=100.0),
+    "unscored.some": verdicts(groups=0.05, error=12.0),
+    "unscored.undefined": rows(reward=[None] * 6),
+    "no_gradient.zero": rows(grad_norm=[0.3, *[0.0] * 5], groups__with_signal=[0.5] * 6),
+    "no_gradient.undefined": rows(grad_norm=[None] * 6),
     "flat_near_floor.any": rows(correct__mean=[0.0, 0.01, 0.0, 0.0, 0.01] * 4),
     "flat_near_floor.form_learnt": rows(rewards__answer__mean=[0.0] * 20, rewards__form__mean=CLIMBING),
     "flat_near_ceiling.from_start": rows(correct__mean=[0.97, 0.96, 0.98, 0.99, 0.97] * 4),
@@ -95,11 +116,15 @@ CASES: Mapping[str, Rows] = {
     "loss_zero_benign": rows(loss=[0.0] * 6, grad_norm=[0.09] * 6),
 }
 
+#: What an evaluation of the last checkpoint says.
+EVALUATION = {"step": 15, "verdict": {"word": "learned", "reason": "Both lower bounds are above 0."}}
+
 
 def named(entry: str) -> Finding:
     """The finding of a case, which has the entry's name and reading."""
     name, _, reading = entry.partition(".")
-    found = judge(name, CASES[entry])
+    evaluation = EVALUATION if reading == "evaluated" else None
+    found = judge(name, CASES[entry], evaluation=evaluation)
     assert found is not None, entry
     assert found.values.get("reading", "") == reading
     return found

@@ -5,7 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import CERTAIN, CLIMBING, FALL, LONGER, RECIPE, RISE, RUIN, STILL, TOTAL, dead, judge, lacks, named, rows
+from cases import (
+    CERTAIN,
+    CLIMBING,
+    EVALUATION,
+    FALL,
+    LEARNING,
+    LONGER,
+    RECIPE,
+    RISE,
+    RUIN,
+    STILL,
+    TOTAL,
+    dead,
+    judge,
+    lacks,
+    named,
+    rows,
+    verdicts,
+)
 
 from cupola.watch.diagnosis import DETECTORS, diagnose_rows
 
@@ -13,7 +31,13 @@ from cupola.watch.diagnosis import DETECTORS, diagnose_rows
 @pytest.mark.parametrize(
     ("entry", "severity", "steps"),
     [
-        ("learning", "info", (0, 15)),
+        ("learning.unevaluated", "info", (0, 15)),
+        ("learning.evaluated", "info", (0, 15)),
+        ("unscored.most", "error", (1, 5)),
+        ("unscored.some", "warning", (1, 5)),
+        ("unscored.undefined", "error", (1, 5)),
+        ("no_gradient.zero", "error", (1, 5)),
+        ("no_gradient.undefined", "error", (0, 5)),
         ("flat_near_floor.any", "warning", (0, 19)),
         ("flat_near_floor.form_learnt", "warning", (0, 19)),
         ("flat_near_ceiling.from_start", "warning", (0, 19)),
@@ -47,7 +71,13 @@ def test_how_grave_it_is_and_since_when(entry: str, severity: str, steps: tuple[
     ("entry", "values"),
     [
         # medians of 0.30 0.32 0.31 0.33 0.34 and of 0.50 0.52 0.51 0.53 0.54
-        ("learning", {"validation_first": 0.30, "validation_last": 0.52, "train_first": 0.32, "train_last": 0.52}),
+        ("learning.evaluated", {"verdict": "learned"}),
+        ("unscored.most", {"groups": 1.0, "rollouts": 1.0, "status": "skipped"}),
+        ("unscored.some", {"groups": 0.05, "rollouts": 0.12, "status": "error"}),
+        (
+            "learning.unevaluated",
+            {"validation_first": 0.30, "validation_last": 0.52, "train_first": 0.32, "train_last": 0.52},
+        ),
         ("train_up_eval_down.train_up", {"best": 0.55, "best_step": 5, "validation_last": 0.3}),
         ("flat_near_floor.any", {"level": 0.0}),
         ("flat_near_floor.form_learnt", {"form_key": "rewards/form/mean"}),
@@ -70,6 +100,25 @@ def test_a_rise_within_the_noise_is_no_learning() -> None:
     # 3·sqrt(2·0.325·0.675/400) = 0.0994: five points are not beyond it
     held_out = rows("validation", every=5, correct__mean=[0.30, 0.31, 0.33, 0.35])
     assert judge("learning", rows(correct__mean=STILL), held_out) is None
+
+
+def test_few_answers_behind_a_rise_are_no_learning() -> None:
+    # 3·sqrt(2·0.41·0.59/20) = 0.467: 22 points are beyond the noise of 400 answers, but not of 20
+    held_out = [{**row, "correct/answers": 20} if row["split"] == "validation" else row for row in LEARNING]
+    assert judge("learning", LEARNING) is not None
+    assert judge("learning", held_out) is None
+
+
+def test_few_answers_behind_a_fall_are_no_fall() -> None:
+    # 4·sqrt(0.425·0.575·(1/30 + 1/30)) = 0.51
+    held_out = rows("validation", every=5, correct__mean=[0.50, 0.55, 0.40, 0.30], correct__answers=[30.0] * 4)
+    assert judge("train_up_eval_down", rows(correct__mean=RISE), held_out) is None
+
+
+def test_an_open_verdict_is_undecided() -> None:
+    found = judge("learning", LEARNING, evaluation={**EVALUATION, "verdict": {"word": None, "reason": ""}})
+    assert found is not None
+    assert found.values["verdict"] == "undecided"
 
 
 def test_two_validation_points_are_too_few_to_tell_learning() -> None:
@@ -179,6 +228,7 @@ def test_a_bad_start_is_information_while_the_run_goes_on(points: int, planned: 
     for name, listed in {
         "dead_groups_taking_over": dead(0.1, 0.6, 0.7, points),
         "high_truncation": rows(completions__clipped_ratio=[0.9] * points),
+        "unscored": verdicts(points, error=30.0),
     }.items():
         found = judge(name, listed, recipe=recipe)
         assert found is not None
@@ -235,8 +285,10 @@ def test_a_loss_that_is_not_zero() -> None:
         ("reward_and_length_rise", rows(reward=TOTAL), "completions/mean_length"),
         ("reward_and_length_rise", rows(completions__mean_length=LONGER), "reward"),
         ("high_truncation", rows(completions__mean_length=[256.0] * 6), "completions/clipped_ratio"),
-        ("dead_groups_taking_over", rows(reward=[0.5] * 20), "frac_reward_zero_std"),
-        ("policy_destroyed", rows(reward=[1.0] * 14 + [0.0] * 5), "reward"),
+        ("dead_groups_taking_over", rows(reward=[0.5] * 19), "frac_reward_zero_std"),
+        ("policy_destroyed", rows(reward=[1.0] * 4 + [0.0] * 5), "reward"),
+        ("unscored", rows(grad_norm=[1.0] * 6), "groups/unscorable"),
+        ("no_gradient", rows(reward=[1.0] * 6), "grad_norm"),
         ("loss_zero_benign", rows(grad_norm=[0.09] * 6), "loss"),
     ],
 )
@@ -252,3 +304,26 @@ def test_a_form_part_that_was_not_recorded_is_lacking() -> None:
 def test_no_rows_say_nothing_and_all_is_missing(name: str) -> None:
     assert diagnose_rows([]).findings == ()
     assert name in lacks([])
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"reward": [{"name": "answer", "kind": "exact"}]}, "format_up_correctness_down"),
+        ({"validation": {"samples": 0, "greedy": False}}, "learning"),
+        ({"validation": {"samples": 0, "greedy": False}}, "train_up_eval_down"),
+    ],
+)
+def test_what_does_not_apply_is_not_lacking(changed: dict[str, Any], name: str) -> None:
+    assert name in lacks([], RECIPE)
+    assert name not in lacks([], {**RECIPE, **changed})
+
+
+def test_a_log_whose_parts_pay_for_no_form_lacks_none() -> None:
+    assert "format_up_correctness_down" not in lacks(rows(rewards__accuracy_reward__mean=RISE))
+
+
+def test_as_many_right_as_wrong_are_not_solved() -> None:
+    found = judge("dead_groups_taking_over", dead(0.5, 0.5, 1.0))
+    assert found is not None
+    assert (found.severity, found.values["reading"], found.values["no_signal"]) == ("warning", "all_wrong", 0.0)

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cases import LEARNING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupola.core.records import Finding
-from cupola.core.runlog import RunReader, RunWriter
+from cupola.core.records import EvalSample, Finding
+from cupola.core.runlog import RunReader, RunWriter, write_evaluation
 from cupola.watch.diagnosis import LiveDiagnosis, diagnose_rows, diagnose_run, exit_code
 
 RECIPE = {"sampling": {"max_tokens": 64, "group_size": 8}, "validation": {"questions": 100, "samples": 4}}
@@ -127,6 +128,18 @@ def test_a_hard_start_that_stays_hard_stops_the_run_once_a_trend_could_show() ->
     assert [row["step"] for row in rows if live(row["step"], [row], []) == "stop"] == [20]
 
 
+def test_a_warning_at_the_last_step_stops_nothing() -> None:
+    reported: list[str] = []
+    live = LiveDiagnosis(
+        {**RECIPE, "run": {"steps": 6}, "diagnosis": {"on_warning": "stop"}},
+        lambda step, found: reported.append(f"{step} {found.name} {found.severity}"),
+    )
+    shares = {"groups/dead_wrong": 1.0, "groups/dead_right": 0.0, "groups/dead": 1.0}
+    actions = [live(step, [{"step": step, "split": "train", **shares}], []) for step in range(1, 7)]
+    assert actions == ["continue"] * 6
+    assert reported == ["5 dead_groups_taking_over info", "6 dead_groups_taking_over warning"]
+
+
 def test_a_risen_severity_is_reported_again() -> None:
     reported: list[tuple[str, str]] = []
     live = LiveDiagnosis({}, lambda _, found: reported.append((found.name, found.severity)))
@@ -153,6 +166,21 @@ def test_a_run_folder(tmp_path: Path) -> None:
     judged = diagnose_run(RunReader(tmp_path / "run"))
     assert judged.findings[0].name == "policy_destroyed"
     assert {gap.detector for gap in judged.gaps} == {"format_up_correctness_down"}
+
+
+def test_only_an_evaluation_of_the_last_checkpoint_is_quoted(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {"recipe": RECIPE}, "")
+    for row in LEARNING:
+        writer.metrics(row["step"], row["split"], {"correct/mean": row["correct/mean"]})
+    sample = EvalSample("base", "q", "greedy", 0, "text", "1", True, 3, "stop")
+    quoted = []
+    for step in (10, 20):
+        write_evaluation(writer.layout, f"of-{step}", [sample], {"step": step, "verdict": {"word": f"word {step}"}})
+        for saved in (10, 20):
+            writer.layout.checkpoint(saved).mkdir(parents=True, exist_ok=True)
+            found = {finding.name: finding for finding in diagnose_run(RunReader(tmp_path / "run")).findings}
+            quoted.append(found["learning"].values["verdict"])
+    assert quoted == ["word 10", None, "word 20", "word 20"]
 
 
 def test_a_folder_of_metrics_alone(tmp_path: Path) -> None:

@@ -46,13 +46,26 @@ def test_change_within_three_standard_errors_is_none() -> None:
 
 
 def test_share_change_by_hand() -> None:
-    moved = share_change(points(0.4, 0.5, 0.6), answers=100)
+    moved = share_change(points(0.4, 0.5, 0.6), np.array([100.0, 7.0, 50.0]))
     assert (moved.first, moved.last) == (0.4, 0.6)
-    assert moved.noise == pytest.approx(math.sqrt(2 * 0.5 * 0.5 / 100))
+    assert moved.noise == pytest.approx(math.sqrt(0.5 * 0.5 * (1 / 100 + 1 / 50)))
+
+
+def test_share_change_from_the_best_point() -> None:
+    moved = share_change(points(0.4, 0.8, 0.6), np.array([7.0, 100.0, 100.0]), start=1)
+    assert (moved.first, moved.last) == (0.8, 0.6)
+    assert moved.noise == pytest.approx(math.sqrt(2 * 0.7 * 0.3 / 100))
+
+
+def test_one_answer_has_a_noise_too() -> None:
+    # p is 0.5 at the least, as if one of two answers were right
+    assert share_change(points(0.0, 1.0, 1.0), np.ones(3)).noise == pytest.approx(math.sqrt(0.25 * 2))
 
 
 def test_share_change_of_nothing_right_still_has_noise() -> None:
-    assert share_change(points(0.0, 0.0, 0.0), answers=100).noise == pytest.approx(math.sqrt(2 * 0.01 * 0.99 / 100))
+    assert share_change(points(0.0, 0.0, 0.0), np.full(3, 100.0)).noise == pytest.approx(
+        math.sqrt(2 * 0.01 * 0.99 / 100)
+    )
 
 
 def test_since_is_the_start_of_the_last_stay() -> None:

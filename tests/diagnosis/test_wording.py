@@ -25,6 +25,16 @@ def test_a_finding_in_words() -> None:
     )
 
 
+def test_a_part_without_its_value_is_left_out() -> None:
+    values = {"reading": "all_wrong", "share": 1.0, "wrong": 1.0, "right": 0.0, "wasted": 1.0, "group_size": 8}
+    told = wording("dead_groups_taking_over", {**values, "loss": 0.1, "signal": 0.25, "no_signal": None}, (0, 5))
+    assert told.see.endswith(" The loss (0.1) does not show it.")
+    assert told.means.endswith(" The run learns from the rest alone: 25.0% of the groups.")
+    silent = wording("dead_groups_taking_over", {**values, "loss": None, "signal": None, "no_signal": 0.0}, (0, 5))
+    assert "loss" not in silent.see
+    assert silent.means.endswith(" Nothing is learned: 0% of the groups have signal.")
+
+
 def test_undefined_is_said_and_not_printed_as_a_number() -> None:
     text = wording("loss_zero_benign", {"loss": 0.0, "grad_norm": None}, [0, 5])
     assert text.see == "The loss is about 0 (steps 0 to 5) and the gradient norm is not recorded."

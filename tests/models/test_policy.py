@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import ALPHABET, tiny_policy
+from tokenizers.processors import TemplateProcessing
 
-from cupola.core.records import ModelError
+from cupola.core.records import DataError, ModelError, Prompt
 from cupola.train.models import (
     EMBEDDED,
     EMBEDDED_DIGEST,
@@ -177,3 +178,18 @@ def test_threads() -> None:
     assert set_threads(1000) == 1
     assert set_threads(10**8) >= 1
     assert set_threads(1000, asked=3) == 3
+
+
+def test_an_end_token_that_the_tokenizer_appends_is_taken_off_a_prompt() -> None:
+    """After it the answer would already be over; one that stands in the text itself stays."""
+    tokenizer = character_tokenizer("12+=")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
+    policy = make_policy("ends", tiny_policy().model, tokenizer)
+    assert tokenizer("1+2=")["input_ids"][-1] == 1
+    assert policy.decode(policy.encode("1+2=")) == "1+2="
+    assert policy.encode("1+2=")[-1] != 1
+
+
+def test_a_character_without_a_token_is_refused_and_not_read_as_padding() -> None:
+    with pytest.raises(DataError, match="cannot read all of it"):
+        tiny_policy().encode_for(Prompt("1+x="), 4)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +65,70 @@ def test_three_kinds_of_file_give_the_same_questions(tmp_path: Path, ending: str
 
 def test_answers_become_text_and_stay_as_columns_in_their_type(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"prompt": "a", "question": "why?", "answer": 4}, {"prompt": "b", "answer": 0.5}]
-    four, half = load(tmp_path, rows).train
+    rows.append({"prompt": "c", "answer": -3.0})
+    four, half, whole = load(tmp_path, rows).train
+    assert (whole.answer, whole.columns) == ("-3", {"answer": -3.0})
     assert (four.content, four.answer, four.columns) == ("a", "4", {"question": "why?", "answer": 4})
     assert (half.content, half.answer, half.columns) == ("b", "0.5", {"answer": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (1.0, "1"),
+        (-0.0, "0"),
+        (2.0**53, "9007199254740992"),
+        (1e300, "1e+300"),
+        (0.1, "0.1"),
+        (Decimal("7.00"), "7"),
+        (Decimal("7.50"), "7.50"),
+        (10**30, str(10**30)),
+        ("1.0", "1.0"),
+    ],
+)
+def test_a_whole_number_has_no_point(tmp_path: Path, answer: Any, text: str) -> None:
+    table = pa.table({"prompt": ["a"], "answer": [str(answer) if isinstance(answer, int) else answer]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    held_out = write(tmp_path / "held_out.jsonl", HELD_OUT)
+    data = Data(file=str(tmp_path / "train.parquet"), validation_file=str(held_out))
+    assert load_questions(data, [EXACT]).train[0].answer == text
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [("NaN", "nan"), ("1e999", "inf"), ("-Infinity", "-inf"), ("true", "True"), ("false", "False")]
+)
+def test_an_answer_that_is_no_finite_number_is_refused(tmp_path: Path, answer: str, text: str) -> None:
+    rows = f'{{"prompt": "a", "answer": "1"}}\n{{"prompt": "b", "answer": {answer}}}\n'
+    (tmp_path / "train.jsonl").write_text(rows)
+    refused(tmp_path / "train.jsonl", f"line 2: `answer` is {text}; give text or a finite number")
+    held_out = write(tmp_path / "held_out.jsonl", HELD_OUT)
+    part = FunctionReward(name="mine", path="m:f")
+    data = Data(file=str(tmp_path / "train.jsonl"), validation_file=str(held_out), answer_required=False)
+    assert [prompt.answer for prompt in load_questions(data, [part]).train] == ["1", None]
+
+
+def test_an_answer_that_pandas_lacks_is_missing(tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a", "b", "c"], "answer": [1.0, float("nan"), None]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    refused(tmp_path / "train.parquet", "row 2: `answer` is nan")
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        '[{"role": "user", "content": "2+2?"}]',
+        ' [ {"content": "[x]", "role": "user"},\n {"role": "assistant", "content": "hm"} ]\n',
+        "[{'role': 'user', 'content': '2+2?'}]",
+    ],
+)
+def test_chat_messages_as_text_are_refused(tmp_path: Path, chat: str) -> None:
+    path = write(tmp_path / "train.csv", [{"prompt": "a", "answer": "1"}, {"prompt": chat, "answer": "4"}])
+    refused(path, r"line 3: the prompt is chat messages written as text; give them as a list, in .jsonl or .parquet")
+
+
+@pytest.mark.parametrize("text", ['[{"role": "user", "content": "hi"}] Who speaks?', "[1, 2]", '[{"x": 1}]', "[{"])
+def test_text_in_brackets_is_text(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, [{"prompt": text, "answer": "1"}]).train[0].content == text
 
 
 def test_answers_may_be_left_to_the_reward_function(tmp_path: Path) -> None:
@@ -192,7 +255,8 @@ def test_a_faulty_file_is_named(tmp_path: Path, name: str, body: str, text: str)
 
 
 def test_a_missing_or_undecodable_file_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "absent.csv", "no such file")
+    refused(tmp_path / "absent.csv", "no such file$")
+    refused(Path("absent.csv"), rf"absent.csv: no such file \(looked in {re.escape(str(Path.cwd()))}\)$")
     (tmp_path / "latin.jsonl").write_bytes('{"prompt": "é"}'.encode("latin-1"))
     refused(tmp_path / "latin.jsonl", "cannot be read: 'utf-8' codec")
 

@@ -113,7 +113,9 @@ def test_a_small_task_says_how_many_problems_it_has() -> None:
     in_test = sum(split_of(f"{n}+{n}=") == "test" for n in range(100))
     assert len(held_out(Doubling(limit=100), "test", in_test)) == in_test
     with pytest.raises(
-        DataError, match=f"about {in_test} different problems in split 'test', but {in_test + 1} were asked"
+        DataError,
+        match=f"about {in_test} different problems in split 'test', but {in_test + 1} were asked for; "
+        "lower evaluation.questions or widen data.options",
     ):
         held_out(Doubling(limit=100), "test", in_test + 1)
     splits: tuple[Split, ...] = ("validation", "dev", "test")
@@ -213,6 +215,24 @@ def test_a_file_says_what_it_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_digests_tell_whether_a_file_is_the_same(tmp_path: Path, doubling: None) -> None:
+    train, held_out = tmp_path / "q.csv", tmp_path / "v.csv"
+    train.write_text("prompt,answer,target\na,1,x\n")
+    held_out.write_text("prompt,answer\nb,2\n")
+    expected = {
+        str(train): "94e4ed5e12114f1bc0d5af2ea8db72bb435c44945cdd68f13ecd7b82d8b9c2bb",
+        str(held_out): "6c6660a6af247c858604f33cc181b8bebf541abf3d7216a74caf214e05cbde8e",
+    }
+    data = Data(file=str(train), validation_file=str(held_out))
+    source = open_source(data, [EXACT], 0)
+    assert source.digests() == expected
+    assert open_examples(Source(file=str(train)), 0).digests() == {str(train): expected[str(train)]}
+    assert open_source(Data(task="doubling"), [EXACT], 0).digests() == {}
+    train.write_text("prompt,answer,target\na,2,x\n")
+    changed = open_source(data, [EXACT], 0).digests()
+    assert [changed[path] == expected[path] for path in expected] == [False, True]
+
+
 def test_examples_need_no_answer_and_every_row_is_drawn_once_an_epoch(tmp_path: Path) -> None:
     rows = [{"question": f"q{n % 7}", "target": f"t{n % 14}", "n": n} for n in range(28)]
     path = tmp_path / "examples.jsonl"
@@ -272,6 +292,8 @@ def test_an_unknown_task_gets_a_suggestion(doubling: None) -> None:
         ("arithmetic", {"levels": ["1"]}, "data.options.levels.0: input should be a valid integer, got '1'"),
         ("arithmetic", {"levels": [True]}, "data.options.levels.0: input should be a valid integer, got True"),
         ("arithmetic", {"wrong_digit": 1.5}, "data.options.wrong_digit: input should be less than or equal to 1"),
+        ("arithmetic", {"levels": [1001]}, "data.options.levels.0: input should be less than or equal to 1000"),
+        ("sums", {"digits": 1001}, "data.options.digits: input should be less than or equal to 1000, got 1001"),
         ("sums", {"terms": 1}, "data.options.terms: input should be greater than or equal to 2, got 1"),
         ("sums", {"digits": 2.5}, "data.options.digits: input should be a valid integer, got 2.5"),
     ],

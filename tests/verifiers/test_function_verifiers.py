@@ -149,6 +149,10 @@ def test_a_score_is_ok_from_correct_at(write: Any) -> None:
         ("[10**400, 1]", "row 0 .*: returned int, OverflowError"),
         ("[1]", "returned 1 values for 2 completions"),
         ("[1, 2, 3]", "returned 3 values for 2 completions"),
+        ("{'a': 1, 'b': 0}", "returned a dict; give a list with one value per completion"),
+        ("{1, 0}", "returned a set; give a list"),
+        ("{1: 2, 3: 4}.keys()", "returned a dict_keys; give a list"),
+        ("'10'", "returned a str; give a list"),
         ("None", "raised TypeError"),
         ("1.0", "raised TypeError"),
         ("1 / 0", r"raised ZeroDivisionError: division by zero \(mine.py, line 2\)"),
@@ -189,15 +193,64 @@ def test_the_log_gets_columns_and_metrics(write: Any) -> None:
     log = Log()
     run(path, log=log)
     run(path)
-    assert log.columns == {"length": [1, 4]}
+    assert log.columns == {"length": ["1", "4"]}
     assert log.metrics == [("mean_length", 2.5)]
 
 
-@pytest.mark.parametrize("values", ["[1]", "[1, 2, 3]", "[1, 'x']", "[object(), object()]"])
+@pytest.mark.parametrize("values", ["[1]", "[1, 2, 3]", "[1, object()]", "{1: 2, 3: 4}", "{1, 2}", "'ab'", "5"])
 def test_a_column_that_cannot_be_kept_is_refused(write: Any, values: str) -> None:
     path = write(f"def f(log_extra, **_):\n    log_extra('extra', {values})\n    return [1, 1]\n")
-    with pytest.raises(RewardError, match="'extra'"):
+    with pytest.raises(RewardError, match=r"'extra'|int.* object is not iterable"):
         run(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ("[True, 2**70]", ["true", "1180591620717411303424"]),
+        ("[None, 0.5]", [None, "0.5"]),
+        ("['é', {'a': [1]}]", ["é", '{"a": [1]}']),
+        ("[np.bool_(1), np.arange(2)]", ["true", "[0, 1]"]),
+    ],
+)
+def test_logged_values_are_text_whatever_their_type(write: Any, values: str, kept: list[str | None]) -> None:
+    path = write(f"import numpy as np\ndef f(log_extra, **_):\n    log_extra('extra', {values})\n    return [1, 1]\n")
+    log = Log()
+    run(path, log=log)
+    assert log.columns == {"extra": kept}
+
+
+def test_a_function_may_change_what_it_gets(write: Any) -> None:
+    path = write(
+        "def f(tests, prompts, **_):\n    prompts[0][0]['content'] = ''\n"
+        "    return [t.pop() + 10 * len(t) for t in tests]\n"
+    )
+    prompt = Prompt(({"role": "user", "content": "hi"},), columns={"tests": [3, 4]})
+    for _ in range(2):
+        assert [v.score for v in run(path, [prompt, prompt])] == [14.0, 14.0]
+    assert prompt.columns == {"tests": [3, 4]}
+    assert prompt.text == "user: hi"
+
+
+def test_what_a_function_prints_goes_to_standard_error(write: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        "print('imported')\nasync def f(**_):\n    print('async')\n    return scores()\n"
+        "def scores():\n    print('lazy')\n    yield from (1, 0)\n"
+    )
+    assert [v.score for v in run(path)] == [1.0, 0.0]
+    assert capfd.readouterr() == ("", "imported\nasync\nlazy\n")
+
+
+def test_extract_shows_an_answer_and_leaves_the_score(write: Any) -> None:
+    path = write(returning("[0, None]"))
+    verdicts = run(path, extract=r"[a-z]+|\d+")
+    assert [(v.extracted, v.score) for v in verdicts] == [("4", 0.0), ("five", None)]
+    assert [v.extracted for v in run(path, extract=r"x(.*)")] == [None, None]
+    assert [v.extracted for v in run(path)] == [None, None]
+    with pytest.raises(RecipeError, match="reward 'mine': `extract` is not a regular expression"):
+        run(path, extract="(")
+    faulty = run(write("def f(**_):\n    raise OSError\n", "faulty.py"), extract=".+", on_error="unscorable")
+    assert [(v.extracted, v.status) for v in faulty] == [("4", "error"), ("five", "error")]
 
 
 def test_no_completions_means_no_call(write: Any) -> None:

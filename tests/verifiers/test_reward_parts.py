@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,6 +130,25 @@ def test_logged_columns_reach_the_rollouts() -> None:
     scorer = Scorer([part("a")], [Fixed("a", Verdict(1.0, "ok"), "seen_text")], "a")
     rollouts = scorer.score([Prompt("q")] * 2, [completion("x"), completion("y")], 0)
     assert [r.extra for r in rollouts] == [{"seen_text": "x"}, {"seen_text": "y"}]
+
+
+def test_digests_are_those_of_the_reward_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    source = "def f(**_): return []\n"
+    for name in ("pay.py", "pay_as_module.py"):
+        Path(name).write_text(source)
+    of_source = "f7ad2b67cff2534672ee049ef3e398a6e4dcb0600548ef06cd4ba6b0596ca4ec"
+    rewards: list[Reward] = [
+        FunctionReward(name="a", path="pay.py:f"),
+        FunctionReward(name="b", path="pay_as_module:f"),
+        FunctionReward(name="c", path="builtins:len"),
+        ExactReward(name="d"),
+    ]
+    scorer = Scorer.of(Recipe(data=Data(task="arithmetic"), reward=rewards))
+    assert scorer.digests() == {"pay.py": of_source, "pay_as_module": of_source}
+    Path("pay.py").write_text(source + "#\n")
+    assert scorer.digests()["pay.py"] != of_source
 
 
 def test_two_parts_cannot_log_one_column() -> None:

@@ -22,7 +22,7 @@ def finish(trained: Trained, as_json: bool) -> int:
     from cupola.workflows.conclude import conclude
 
     judged = conclude(trained, show.say(as_json))
-    page = export(trained.folder, None, judged.diagnosis.findings)
+    page = export(trained.folder, None, judged.diagnosis.findings, judged.diagnosis.gaps)
     if as_json:
         ended = {"run": str(trained.folder), "state": trained.state, "step": trained.step, "report": str(page)}
         show.as_json({**ended, "evaluation": judged.evaluation, **show.diagnosis_record(judged.diagnosis)})
@@ -38,4 +38,5 @@ def finish(trained: Trained, as_json: bool) -> int:
 
 def report(run: Path, out: Path | None) -> Path:
     """Write the HTML report, diagnosed afresh."""
-    return export(run, out, diagnose_run(RunReader(run)).findings)
+    found = diagnose_run(RunReader(run))
+    return export(run, out, found.findings, found.gaps)

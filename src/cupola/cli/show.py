@@ -23,7 +23,8 @@ console = Console(highlight=False, soft_wrap=True)
 
 def as_json(value: object) -> None:
     """A JSON value in ASCII: control characters, and those that turn the line around, are escaped."""
-    print(json.dumps(value, indent=1, default=str))
+    finite = json.loads(json.dumps(value, default=str), parse_constant=lambda name: None)  # JSON has no NaN
+    print(json.dumps(finite, indent=1))
 
 
 def lines(*texts: str, style: str | None = None) -> None:

@@ -46,7 +46,13 @@ def train(recipe: Recipes, dry_run: DryRun = False, json: AsJson = False) -> Non
     raise typer.Exit(finish.finish(trained, json))
 
 
-def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], json: AsJson = False) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Go on with data or reward files that have changed; recorded.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
     """Continue a run from its last checkpoint."""
     from cupola.core.config import load_recipe
     from cupola.core.runlog import RunReader
@@ -56,7 +62,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
     from cupola.workflows.train import View, resume_run
 
     with progress.bar(settings.run.steps, quiet=json) as view:
-        trained = resume_run(run, View([view], view.finding, view.write))
+        trained = resume_run(run, View([view], view.finding, view.write), accept_changes)
     raise typer.Exit(finish.finish(trained, json))
 
 

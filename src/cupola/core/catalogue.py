@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Wording:
-    """The texts of one finding; as templates they name the finding's values in braces."""
+    """The texts of one finding.
+
+    As templates they name the finding's values in braces; a part in [brackets] is left out where one of its values is
+    undefined.
+    """
 
     title: str
     see: str
     means: str
     do: str
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A detector that could not judge: the metric it lacked, how many points there were, how many it needs."""
+
+    detector: str
+    key: str
+    found: int
+    needed: int
 
 
 class _Formatter(string.Formatter):
@@ -34,36 +49,91 @@ def wording(name: str, values: Mapping[str, Any], steps: Sequence[int], language
     table = TABLES[language]
     template = table[f"{name}.{values['reading']}" if "reading" in values else name]
     filled = {**values, "since": steps[0], "until": steps[1]}
-    texts = (_Formatter().vformat(text, (), filled) for text in vars(template).values())
-    return Wording(*texts)
+    return Wording(*(_fill(text, filled) for text in vars(template).values()))
+
+
+def _fill(template: str, values: Mapping[str, Any]) -> str:
+    def part(match: re.Match[str]) -> str:
+        names = [name for _, name, _, _ in string.Formatter().parse(match[1]) if name]
+        return "" if any(values[name] is None for name in names) else match[1]
+
+    return _Formatter().vformat(re.sub(r"\[(.*?)\]", part, template), (), values)
 
 
 ENGLISH: dict[str, Wording] = {
-    "learning": Wording(
+    "unscored.most": Wording(
+        "Hardly anything is scored",
+        "{groups:.0%} of the groups had fewer than two rewards (steps {since} to {until})[; verdicts without a "
+        "score mostly have the status `{status}`].",
+        "The verifier gives no score, and what has none teaches nothing. `error`: it raised; `timeout`: it took too "
+        "long; `gold_bad`: it cannot read the reference answer; `skipped`: the reward function returned `None`.",
+        "Stop. Read the verdicts' reasons in the report's groups, then mend the verifier (your reward function, or the "
+        'answers in `data`). Until it works leave `reward.on_error` at "stop".',
+    ),
+    "unscored.some": Wording(
+        "Many answers get no reward",
+        "[Up to {rollouts:.0%} of the answers got no reward; ]{groups:.0%} of the groups had fewer than two rewards "
+        "(steps {since} to {until})[; verdicts without a score mostly have the status `{status}`].",
+        "What fails is seldom a fair sample: long or odd answers fail more often, so the baseline of every group that "
+        "lost one is biased. `error`: the verifier raised; `timeout`: it took too long; `gold_bad`: it cannot read the "
+        "reference answer; `skipped`: the reward function returned `None`.",
+        "Read the verdicts' reasons in the report's groups. Mend the verifier (your reward function, or the answers in "
+        "`data`) before you trust reward or correctness.",
+    ),
+    "unscored.undefined": Wording(
+        "The reward is undefined",
+        "At {groups:.0%} of the steps {since} to {until} the reward was recorded, but is no number.",
+        "The reward function failed for whole batches, or gave values that are not finite. Such steps teach nothing.",
+        "Stop, and call the reward function by hand on some answers of such a step.",
+    ),
+    "no_gradient.zero": Wording(
+        "Nothing is trained",
+        "The gradient norm was 0 at every step from {since} to {until}[, although {signal:.0%} of the groups have "
+        "signal].",
+        "No step moves the policy: its weights are frozen, its advantages are all 0, or the loss does not reach it.",
+        "Stop. Check which weights are trained, and read what was counted and what was left out (`cupola ledger`).",
+    ),
+    "no_gradient.undefined": Wording(
+        "The gradient is no number",
+        "The gradient norm was recorded at every step from {since} to {until}, but never as a number[, although "
+        "{signal:.0%} of the groups have signal].",
+        "The update overflowed or divided by 0, and the weights may be ruined by it; or no step was taken at all.",
+        "Stop. Start again from a checkpoint before step {since} (`model.source`), with a lower `optim.learning_rate` "
+        'or with `model.dtype = "float32"`.',
+    ),
+    "learning.unevaluated": Wording(
         "Learning",
         "Right answers in validation went from {validation_first:.1%} to {validation_last:.1%} (steps {since} to "
         "{until}); in training {train_key} went from {train_first:.3g} to {train_last:.3g}.",
         "The policy gets better at questions that it was not trained on. Whether that is more than answering with more "
         "certainty what it could answer before, only an evaluation against the starting policy's best can tell.",
-        "Go on. When it stops rising, evaluate the last checkpoints with `cupola eval`.",
+        "Go on. When it stops rising, evaluate the last checkpoint with `cupola eval`.",
+    ),
+    "learning.evaluated": Wording(
+        "Learning",
+        "Right answers in validation went from {validation_first:.1%} to {validation_last:.1%} (steps {since} to "
+        "{until}); in training {train_key} went from {train_first:.3g} to {train_last:.3g}.",
+        "The policy gets better at questions that it was not trained on. Whether that is more than answering with more "
+        "certainty what it could answer before, the evaluation of the last checkpoint tells: {verdict}.",
+        "Read that evaluation: its verdict, {verdict}, and its intervals stand in the report.",
     ),
     "flat_near_floor.any": Wording(
         "Flat near the floor",
         "{key} stood at {level:.2%} from step {since} to {until} and did not rise. Groups with signal: {signal:.0%}.",
         "The task is too hard for this policy, or the verifier does not recognise right answers. From rewards alone "
         "the two look the same.",
-        "First read answers (`cupola groups`): is a right one among them? If so, mend the verifier: `reward.extract`, "
-        "the kind of the correctness part, or the form that the prompt asks for. If not, take easier questions in "
-        "`data`, raise `sampling.group_size` so that a rare success is met, or begin with a supervised start "
-        "(`cupola sft`).",
+        "First read answers (`cupola groups`): is a right one among them? If so, mend the verifier "
+        "(`reward.extract`, or your reward function) or the form that the prompt asks for. If not, take easier "
+        "questions in `data`, raise `sampling.group_size` so that a rare success is met, or begin with a supervised "
+        "start (`cupola sft`).",
     ),
     "flat_near_floor.form_learnt": Wording(
         "Flat near the floor, although the form is learnt",
         "{key} stood at {level:.2%} from step {since} to {until}, while {form_key} rose to {form_level:.3g}.",
         "Updates work, so the policy is not stuck. That not one answer counts as right points at the verifier: it may "
         "read the answer from the wrong place. Or the task is too hard and only the form is in reach.",
-        "Read a few answers that keep the form (`cupola groups`) and check them by eye. Then mend `reward.extract` or "
-        "the kind of the correctness part; if the answers are truly wrong, take easier questions in `data`.",
+        "Read a few answers that keep the form (`cupola groups`) and check them by eye. Then mend the verifier "
+        "(`reward.extract`, or your reward function); if the answers are truly wrong, take easier questions in `data`.",
     ),
     "flat_near_ceiling.from_start": Wording(
         "Flat near the ceiling from the start",
@@ -139,13 +209,14 @@ ENGLISH: dict[str, Wording] = {
         "Beyond its noise the policy answers fewer held-out questions: it degrades, or it moved its answers out of the "
         "place where they are looked for.",
         "Keep the checkpoint of step {best_step}. Check late wrong answers by eye: if they are right in another form, "
-        "mend `reward.extract`; otherwise lower `optim.learning_rate` or raise `objective.beta`.",
+        "mend the verifier (`reward.extract`, or your reward function); otherwise lower `optim.learning_rate` or raise "
+        "`objective.beta`.",
     ),
     "entropy_collapse.stalled": Wording(
         "Entropy has collapsed",
         "Entropy fell from {first:.3g} to {last:.3g} nats per token (steps {since} to {until}); groups with signal: "
-        "{signal:.0%}; {progress_key} no longer rises. Distinct answers per group: {distinct_answers:.2g}. The loss "
-        "({loss:.3g}) shows nothing of it.",
+        "{signal:.0%}; {progress_key} no longer rises. Distinct answers per group: {distinct_answers:.2g}.[ The loss "
+        "({loss:.3g}) shows nothing of it.]",
         "The policy gives the same answer every time, right or wrong. Groups of equal answers have no signal, so "
         "nothing leads out of it.",
         "Start again from a checkpoint before the fall (`model.source`) with `objective.clip_high` = 0.28 or a small "
@@ -171,24 +242,26 @@ ENGLISH: dict[str, Wording] = {
         "{share:.0%} of the groups have equal rewards since step {since}; all right: {right:.0%}, all wrong: "
         "{wrong:.0%}. Tokens without any gradient: {wasted:.0%}. A gradient norm that rises meanwhile is the smaller "
         "average, no alarm.",
-        "These questions have nothing left to teach; most of the sampling is spent on them.",
+        "These questions have nothing left to teach; most of the sampling is spent on them.[ Nothing is learned: "
+        "{no_signal:.0%} of the groups have signal.]",
         "Take harder questions in `data` (or `data.options`), or stop.",
     ),
     "dead_groups_taking_over.all_wrong": Wording(
         "Most groups are all wrong",
         "{share:.0%} of the groups have equal rewards since step {since}; all wrong: {wrong:.0%}, all right: "
-        "{right:.0%}. Tokens without any gradient: {wasted:.0%}. The loss ({loss:.3g}) does not show it.",
-        "Most questions are beyond this policy, or right answers are not recognised. The run learns from the rest "
-        "alone.",
-        "Look for right answers among the samples (`cupola groups`); if there are any, mend `reward.extract`. "
-        "Otherwise take easier questions in `data` or raise `sampling.group_size` (now {group_size}). If it was better "
-        "before, lower `optim.learning_rate`.",
+        "{right:.0%}. Tokens without any gradient: {wasted:.0%}.[ The loss ({loss:.3g}) does not show it.]",
+        "Most questions are beyond this policy, or right answers are not recognised.[ The run learns from the rest "
+        "alone: {signal:.1%} of the groups.][ Nothing is learned: {no_signal:.0%} of the groups have signal.]",
+        "Look for right answers among the samples (`cupola groups`); if there are any, mend the verifier "
+        "(`reward.extract`, or your reward function). Otherwise take easier questions in `data` or raise "
+        "`sampling.group_size` (now {group_size}). If it was better before, lower `optim.learning_rate`.",
     ),
     "dead_groups_taking_over.tied": Wording(
         "Rewards tie although answers differ",
         "{share:.0%} of the groups have equal rewards since step {since}, but few are all right ({right:.0%}) or all "
         "wrong ({wrong:.0%}).",
-        "Parts of the reward cancel: a right answer gains as much as another part takes from it.",
+        "Parts of the reward cancel: a right answer gains as much as another part takes from it.[ Nothing is "
+        "learned: {no_signal:.0%} of the groups have signal.]",
         "Change the `reward.weight` of the parts so that no sum of the others outweighs correctness.",
     ),
     "dead_groups_taking_over.improving": Wording(
@@ -201,16 +274,17 @@ ENGLISH: dict[str, Wording] = {
     ),
     "dead_groups_taking_over.unknown": Wording(
         "Most groups have no signal",
-        "{share:.0%} of the groups have equal rewards since step {since}. Group size: {group_size}. The loss "
-        "({loss:.3g}) does not show it.",
-        "Groups of equal rewards give no gradient. Solved, hopeless or too small groups look alike in this number.",
+        "{share:.0%} of the groups have equal rewards since step {since}. Group size: {group_size}.[ The loss "
+        "({loss:.3g}) does not show it.]",
+        "Groups of equal rewards give no gradient.[ Nothing is learned: {no_signal:.0%} of the groups have signal.] "
+        "Solved, hopeless or too small groups look alike in this number.",
         "Look at the level of right answers: near 1 take harder questions, near 0 easier ones or check the verifier; "
         "between them raise `sampling.group_size`.",
     ),
     "policy_destroyed": Wording(
         "The policy is destroyed",
         "{key} fell from {before:.3g} (step {before_step}) to {after:.3g} at step {first_step} and has not come back "
-        "by step {until}. Dead groups: {dead:.0%}. The loss ({loss:.3g}) does not show it.",
+        "by step {until}. Dead groups: {dead:.0%}.[ The loss ({loss:.3g}) does not show it.]",
         "An update was too large: the policy no longer gives answers that can be paid. With every group dead there is "
         "no gradient to lead it back, so waiting does not help. Peak learning rate: {learning_rate:.3g}.",
         "Stop. Start again from a checkpoint before step {first_step} (`model.source`) with a third of the learning "

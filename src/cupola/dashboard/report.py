@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cupola.core.catalogue import Wording, wording
+from cupola.core.catalogue import Gap, Wording, wording
 from cupola.core.records import Finding
 from cupola.core.runlog import RunReader, write_text
 from cupola.dashboard import figures, plot, questions, text
@@ -19,20 +19,25 @@ from cupola.dashboard.groups import shown_steps
 from cupola.dashboard.summary import BAR_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, facts, gains, tiles
 
 
-def export(run: Path | str, out: Path | str | None = None, findings: Sequence[Finding] | None = None) -> Path:
+def export(
+    run: Path | str,
+    out: Path | str | None = None,
+    findings: Sequence[Finding] | None = None,
+    gaps: Sequence[Gap] = (),
+) -> Path:
     """Render a run folder as one static HTML file and return its path.
 
     `out` is the file to write, by default the run folder's own report. `findings` are shown worst first; `None` says
-    that the run was not diagnosed, which is not the same as an empty list.
+    that the run was not diagnosed, which is not the same as an empty list. `gaps` are what could not be judged.
     Raises RunFolderError if the folder is no run or the file cannot be written.
     """
     reader = RunReader(run)
     target = reader.layout.report if out is None else Path(out)
-    write_text(target, render(reader, findings))
+    write_text(target, render(reader, findings, gaps))
     return target
 
 
-def render(reader: RunReader, findings: Sequence[Finding] | None) -> str:
+def render(reader: RunReader, findings: Sequence[Finding] | None, gaps: Sequence[Gap]) -> str:
     """The page as text."""
     environment = _environment()
     style = environment.get_template("report.css").render()
@@ -49,6 +54,7 @@ def render(reader: RunReader, findings: Sequence[Finding] | None) -> str:
         facts=facts(reader),
         tiles=tiles(reader),
         findings=None if findings is None else [(f, _words(f)) for f in sorted(findings, key=_urgency)],
+        gaps=gaps,
         gains=gains(reader),
         charts=[(chart, plot.plot(chart), plot.caption(chart), plot.table(chart)) for chart in drawn],
         missing=[chart.title for chart in charts if not chart.drawn],

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cupola.core.config import Objective
+from cupola.core.config.presets import PRESETS
 from cupola.core.runlog import RunReader
 from cupola.core.stats import Estimate
 from cupola.dashboard.figures import dig, line
@@ -74,13 +76,27 @@ def facts(reader: RunReader) -> list[tuple[str, str]]:
     spent = [value for row in train if (value := measured(row, "tokens/spent")) is not None]
     found = {
         "model": dig(manifest, "recipe", "model", "source"),
-        "objective": dig(manifest, "recipe", "objective", "preset"),
+        "objective": objective(dig(manifest, "recipe", "objective") or {}),
         "steps": steps,
         "seed": dig(manifest, "recipe", "run", "seed"),
         "duration": None if seconds is None else duration(seconds),
         "tokens generated": number(sum(spent)) if spent else None,
     }
     return [(label, str(value)) for label, value in found.items() if value is not None]
+
+
+def objective(recorded: Row) -> str | None:
+    """The preset, and every decision that departs from it: `grpo, denominator constant`. `None` without a preset."""
+    preset = recorded.get("preset")
+    if preset not in PRESETS:
+        return preset
+    usual = Objective(preset=preset).model_dump(mode="json", exclude={"why"})
+    changed = [key for key in usual if key in recorded and recorded[key] != usual[key]]
+    return ", ".join([preset, *(f"{key.replace('_', ' ')} {_setting(recorded[key])}" for key in changed)])
+
+
+def _setting(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ").lower()
 
 
 def wall_time(manifest: Row, rows: Sequence[Row]) -> float | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from cupola.core.config import Recipe
-from cupola.core.records import Completion, Prompt, Rollout
+from cupola.core.config import Evaluation, Recipe, load_recipe
+from cupola.core.records import Completion, Prompt, Rollout, RunFolderError, Split
+from cupola.core.runlog import RunReader
 from cupola.train.loop import Learner
-from cupola.train.models import InProcessSampler, Policy, load_policy, set_threads
+from cupola.train.models import InProcessSampler, Policy, load_policy, set_threads, weights_digest
 from cupola.train.rollout import Collector, MetricLog
 from cupola.train.tasks import PromptSource, open_source
 from cupola.train.verifiers import Scorer
@@ -35,6 +38,25 @@ class Assembly:
 
         return Collector(InProcessSampler(self.policy), score, self.recipe.run.seed)
 
+    def questions(self, settings: Evaluation) -> tuple[Split, list[Prompt], list[Prompt]]:
+        """(split, dev questions, test questions) of an evaluation.
+
+        A data file has no test split: its validation questions are used. The dev questions serve the base alone, which
+        was trained on none of them, so a file's training questions do.
+        """
+        if finite := self.source.prompts():
+            dev = list(finite[: settings.dev_questions])
+            return "validation", dev, self.source.held_out("validation", settings.questions)
+        return (
+            "test",
+            self.source.held_out("dev", settings.dev_questions),
+            self.source.held_out("test", settings.questions),
+        )
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of every file of the user's that the run reads: data and reward functions."""
+        return {**self.source.digests(), **self.scorer.digests()}
+
     def learner(self) -> Learner:
         """The learner, with a frozen copy of the policy as reference where the recipe has a KL term."""
         reference = None
@@ -57,4 +79,30 @@ def assemble(recipe: Recipe, model: str | None = None) -> Assembly:
     threads = set_threads(policy.parameters, recipe.run.threads)
     for prompt in [*validation, *(source.prompts() or source.draw(0, per_step))]:
         policy.encode_for(prompt, recipe.sampling.max_tokens)
-    return Assembly(recipe, policy, source, scorer, validation, threads)
+    made = Assembly(recipe, policy, source, scorer, validation, threads)
+    if recipe.evaluation.at_end:
+        made.questions(recipe.evaluation)  # too few questions show now, not after training
+    return made
+
+
+def recipe_of(reader: RunReader) -> Recipe:
+    """The recipe a run was started with, on as many threads: sums in another order are other sums."""
+    recipe, _ = load_recipe([reader.layout.recipe])
+    run = recipe.run.model_copy(update={"threads": reader.manifest()["model"]["threads"]})
+    return recipe.model_copy(update={"run": run})
+
+
+def model_notes(parts: Assembly) -> dict[str, Any]:
+    """What the manifest says of the starting model."""
+    return {
+        "source": parts.recipe.model.source,
+        "parameters": parts.policy.parameters,
+        "digest": weights_digest(parts.policy.model.state_dict()),
+        "threads": parts.threads,
+    }
+
+
+def refuse_another_model(root: Path, parts: Assembly, manifest: Mapping[str, Any]) -> None:
+    """Raise RunFolderError where the starting model is not the one the run began with."""
+    if model_notes(parts)["digest"] != manifest["model"]["digest"]:
+        raise RunFolderError(f"{root}: the model {parts.recipe.model.source} has changed since the run began")

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cupola.core.config import Evaluation, Recipe, load_recipe
+from cupola.core.config import Evaluation, Recipe
 from cupola.core.records import EvalSample, Prompt, RunFolderError, Split
 from cupola.core.runlog import Layout, RunReader, write_evaluation
 from cupola.prove.evaluation import choose_temperature, mode_of, summarise, temperature_of
 from cupola.train.models import load_policy
-from cupola.train.tasks import PromptSource
-from cupola.workflows.assemble import Assembly, assemble
+from cupola.workflows.assemble import Assembly, assemble, recipe_of, refuse_another_model
 
 Say = Callable[[str], None]
 
@@ -25,10 +24,11 @@ def evaluate_run(
 
     The base's best temperature is chosen on dev questions; every test question gets a greedy answer and
     `evaluation.samples` sampled ones at the training temperature from both arms. `changed` are settings in place of the
-    recipe's. Writes evals/<id>/ and returns the summary. Raises RunFolderError where there is no such checkpoint.
+    recipe's. Writes evals/<id>/ and returns the summary. Raises RunFolderError where there is no such
+    checkpoint, or where the starting model has changed since.
     """
-    layout = RunReader(root).layout
-    recipe, _ = load_recipe([layout.recipe])
+    reader = RunReader(root)
+    layout, recipe = reader.layout, recipe_of(reader)
     settings = recipe.evaluation.model_copy(update=dict(changed or {}))
     steps = layout.checkpoint_steps()
     step = steps[-1] if step is None and steps else step
@@ -36,8 +36,9 @@ def evaluate_run(
         raise RunFolderError(f"{root}: no checkpoint of step {step}; there are {steps}")
     say("loading base and trained policy")
     base = assemble(recipe)
+    refuse_another_model(root, base, reader.manifest())
     trained = replace(base, policy=load_policy(str(layout.checkpoint(step)), recipe.model.dtype, recipe.model.device))
-    split, dev, test = questions(base.source, settings)
+    split, dev, test = base.questions(settings)
     say(f"choosing the base's best temperature on {len(dev)} other questions")
     modes = [mode_of(t) for t in [0.0, *settings.temperatures]]
     best, table = choose_temperature([s for mode in modes for s in ask("base", base, dev, mode, "dev", settings)])
@@ -62,22 +63,12 @@ def evaluate_model(recipe: Recipe, model: str, out: Path, say: Say, changed: Map
     """Greedy accuracy, pass@1 and pass@k of one model on the recipe's held-out questions; writes `out`/evals/model/."""
     parts = assemble(recipe, model)
     settings = recipe.evaluation.model_copy(update=dict(changed))
-    split, _, test = questions(parts.source, settings)
+    split, _, test = parts.questions(settings)
     say(f"{model}: {len(test)} {split} questions")
     modes = (mode_of(0.0), mode_of(recipe.sampling.temperature))
     samples = [sample for mode in modes for sample in ask("model", parts, test, mode, "test", settings)]
     summary = summarise(samples, split=split, temperature=recipe.sampling.temperature, ks=[settings.samples])
     return write_evaluation(Layout(out), "model", samples, summary)
-
-
-def questions(source: PromptSource, settings: Evaluation) -> tuple[Split, list[Prompt], list[Prompt]]:
-    """(split, dev questions, test questions). A data file has no test split: its validation questions are used.
-
-    The dev questions serve the base alone, which was trained on none of them, so a file's training questions do.
-    """
-    if finite := source.prompts():
-        return "validation", list(finite[: settings.dev_questions]), source.held_out("validation", settings.questions)
-    return "test", source.held_out("dev", settings.dev_questions), source.held_out("test", settings.questions)
 
 
 def ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,7 +17,7 @@ PACKAGES = ("cupola", "torch", "transformers", "numpy", "pyarrow", "pydantic")
 
 
 def new_manifest(
-    recipe: Recipe, provenance: Provenance, data: Mapping[str, Any], model: Mapping[str, Any]
+    recipe: Recipe, provenance: Provenance, data: Mapping[str, Any], model: Mapping[str, Any], files: Mapping[str, str]
 ) -> dict[str, Any]:
     """The manifest of a run that is about to begin."""
     return {
@@ -28,28 +28,29 @@ def new_manifest(
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
         "provenance": provenance,
         "correctness": recipe.correctness_part(),
-        "seeds": {"run": recipe.run.seed},
         "model": dict(model),
         "data": dict(data),
+        "files": dict(files),
         "versions": versions(),
         "git": git_revision(),
         "attempts": [],
     }
 
 
-def attempt_started(writer: RunWriter, from_step: int) -> None:
-    """Add an attempt that begins after `from_step`."""
+def attempt_started(writer: RunWriter, from_step: int, changed: Sequence[str] = ()) -> None:
+    """Add an attempt that begins after `from_step`, with the files that are not what the run began with."""
     manifest = RunReader(writer.layout.root).manifest()
     begun = {"attempt": writer.attempt, "from_step": from_step, "started": round(time.time(), 3), "state": "running"}
+    begun |= {"changed": list(changed)} if changed else {}
     writer.manifest({**manifest, "state": "running", "attempts": [*manifest["attempts"], begun]})
 
 
 def attempt_ended(writer: RunWriter, state: str, error: str | None) -> None:
     """Say how the current attempt ended."""
     manifest = RunReader(writer.layout.root).manifest()
-    *earlier, now = manifest["attempts"]
-    ended = {**now, "ended": round(time.time(), 3), "state": state, **({"error": error} if error else {})}
-    writer.manifest({**manifest, "state": state, "attempts": [*earlier, ended]})
+    ended = {"ended": round(time.time(), 3), "state": state, **({"error": error} if error else {})}
+    attempts = [{**each, **ended} if each["attempt"] == writer.attempt else each for each in manifest["attempts"]]
+    writer.manifest({**manifest, "state": state, "attempts": attempts})
 
 
 def versions() -> dict[str, str | None]:

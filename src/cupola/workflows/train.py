@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cupola.core.config import Provenance, Recipe, dump, load_recipe
+from cupola.core.config import Provenance, Recipe, dump
 from cupola.core.records import Action, CupolaError, Finding, Observer, RunFolderError
-from cupola.core.runlog import RunReader, RunWriter
+from cupola.core.runlog import RunReader, RunWriter, only_writer
 from cupola.train.loop import Learner, Position, Run, load_checkpoint, seed_globals, train
-from cupola.train.models import weights_digest
 from cupola.watch.diagnosis import LiveDiagnosis
-from cupola.workflows.assemble import Assembly, assemble
+from cupola.workflows.assemble import Assembly, assemble, model_notes, recipe_of, refuse_another_model
 from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
 
 
@@ -50,43 +48,53 @@ def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) ->
     for notice in notices(parts):
         view.say(notice)
     root = Path(recipe.run.folder) / recipe.run.name
-    manifest = new_manifest(recipe, provenance, data=parts.source.notes(), model=_model_notes(parts))
+    manifest = new_manifest(recipe, provenance, parts.source.notes(), model_notes(parts), parts.files())
     writer = RunWriter.create(root, manifest, dump(recipe))
     try:
-        seed_globals(recipe.run.seed)
-        return _run(parts, learner, writer, Position(), view)
+        with only_writer(writer.layout):
+            seed_globals(recipe.run.seed)
+            return _run(parts, learner, writer, Position(), view)
     except CupolaError:
         if not writer.layout.checkpoint_steps():
             shutil.rmtree(root)
         raise
 
 
-def resume_run(root: Path, view: View = View()) -> Trained:
+def resume_run(root: Path, view: View = View(), accept_changes: bool = False) -> Trained:
     """Continue a run from its last checkpoint with the recipe it was started with; on a CPU bit for bit.
 
-    Raises RunFolderError where there is no checkpoint, or nothing left to do.
+    Raises RunFolderError where there is no checkpoint, nothing left to do, another process is at it, or the model is
+    not what the run began with; so too for a data file or reward function that has changed, unless `accept_changes`,
+    and then the attempt says so in run.json.
     """
     reader = RunReader(root)
-    layout = reader.layout
-    recipe, _ = load_recipe([layout.recipe])
-    steps = layout.checkpoint_steps()
-    if not steps:
-        raise RunFolderError(f"{root}: no checkpoint to resume from; start again under another run.name")
-    if steps[-1] >= recipe.run.steps:
-        raise RunFolderError(f"{root}: finished: its last checkpoint is step {steps[-1]} of {recipe.run.steps}")
-    manifest = reader.manifest()
-    recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"threads": manifest["model"]["threads"]})})
-    parts = assemble(recipe)
-    if (found := _model_notes(parts)["digest"]) != manifest["model"]["digest"]:
-        raise RunFolderError(f"{root}: {recipe.model.source} has changed since the run began (SHA-256 {found})")
-    writer = RunWriter(layout, attempt=len(manifest["attempts"]))
-    learner = parts.learner()
-    position = load_checkpoint(layout.checkpoint(steps[-1]), learner)
-    return _run(parts, learner, writer, position, view)
+    with only_writer(reader.layout):
+        steps = reader.layout.checkpoint_steps()
+        if not steps:
+            raise RunFolderError(f"{root}: no checkpoint to resume from; start again under another run.name")
+        recipe, manifest = recipe_of(reader), reader.manifest()
+        if steps[-1] >= recipe.run.steps:
+            if manifest["state"] == "finished":
+                raise RunFolderError(f"{root}: finished: its last checkpoint is step {steps[-1]} of {recipe.run.steps}")
+            attempt_ended(RunWriter(reader.layout, len(manifest["attempts"]) - 1), "finished", None)
+            return Trained(root, "finished", steps[-1])
+        parts = assemble(recipe)
+        refuse_another_model(root, parts, manifest)
+        changed = [path for path, digest in parts.files().items() if manifest["files"].get(path) != digest]
+        if changed and not accept_changes:
+            raise RunFolderError(
+                f"{root}: {', '.join(changed)} changed since the run began; `cupola resume --accept-changes` goes on so"
+            )
+        learner = parts.learner()
+        position = load_checkpoint(reader.layout.checkpoint(steps[-1]), learner)
+        writer = RunWriter(reader.layout, len(manifest["attempts"]))
+        return _run(parts, learner, writer, position, view, changed)
 
 
-def _run(parts: Assembly, learner: Learner, writer: RunWriter, position: Position, view: View) -> Trained:
-    attempt_started(writer, position.step)
+def _run(
+    parts: Assembly, learner: Learner, writer: RunWriter, position: Position, view: View, changed: Sequence[str] = ()
+) -> Trained:
+    attempt_started(writer, position.step, changed)
 
     def found(step: int, finding: Finding) -> None:
         writer.finding(step, finding)
@@ -125,6 +133,8 @@ def notices(parts: Assembly) -> list[str]:
     found, asked = parts.source.notices(), parts.recipe.validation.questions
     if len(parts.validation) < asked:
         found.append(f"validation: {len(parts.validation)} of the {asked} questions asked for (validation.questions)")
+    if parts.recipe.model.dtype == "bfloat16":
+        found.append("bfloat16 weights lose updates below 1/256 of a weight; model.dtype = 'float32' keeps them")
     return found
 
 
@@ -132,15 +142,6 @@ def _state(action: Action, interrupted: bool) -> str:
     if action == "continue":
         return "finished"
     return "interrupted" if interrupted else {"pause": "paused", "stop": "stopped"}[action]
-
-
-def _model_notes(parts: Assembly) -> dict[str, Any]:
-    return {
-        "source": parts.recipe.model.source,
-        "parameters": parts.policy.parameters,
-        "digest": weights_digest(parts.policy.model.state_dict()),
-        "threads": parts.threads,
-    }
 
 
 @contextmanager

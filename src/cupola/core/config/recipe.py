@@ -8,7 +8,17 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cupola.core.config.presets import PRESETS
 from cupola.core.config.reward import Reward
-from cupola.core.config.section import Count, Misfit, NotNegative, Positive, PositiveInt, Section, Share
+from cupola.core.config.section import (
+    Count,
+    Int63,
+    Misfit,
+    NotNegative,
+    PositiveInt,
+    Section,
+    Share,
+    Temperature,
+    Text,
+)
 from cupola.core.config.shared import Optim, Seed, Source, Threads
 from cupola.core.records import Sampling
 
@@ -17,14 +27,14 @@ class Run(Section):
     name: str = Field(
         "run", pattern=r"^\w[\w .-]*$", description="Folder name under `folder`; a run never shares a folder."
     )
-    folder: str = Field("runs", description="Where run folders stand.")
+    folder: Text = Field("runs", description="Where run folders stand.")
     seed: Seed = 0
     steps: PositiveInt = Field(100, description="Sample-and-update steps.")
     threads: Threads = 0
 
 
 class Model(Section):
-    source: str = Field("embedded", description="`embedded`, a model folder, or a hub name.")
+    source: Text = Field("embedded", description="`embedded`, a model folder, or a hub name.")
     dtype: Literal["float32", "bfloat16", "float64"] = Field("float32", description="Type of the weights in training.")
     device: str = Field("auto", description="`auto` takes the accelerator if there is one, else the CPU.")
 
@@ -32,7 +42,9 @@ class Model(Section):
 class Data(Source):
     """Questions to train on, and others to validate with."""
 
-    validation_file: str | None = Field(None, description="Validation questions; without it a share of `file` by hash.")
+    validation_file: Text | None = Field(
+        None, description="Validation questions; without it a share of `file` by hash."
+    )
     validation_share: Share = Field(0.1, description="Share of `file` held out for validation when it has no file.")
     answer_required: bool = Field(True, description="Whether every row needs an `answer`.")
     max_bad_gold: Share = Field(0.0, description="Largest share of rows whose answer no verifier can read.")
@@ -42,11 +54,11 @@ class SamplingSection(Section):
     prompts_per_step: PositiveInt = Field(32, description="Prompts drawn per step.")
     group_size: PositiveInt = Field(8, description="Completions per prompt (G).")
     max_tokens: PositiveInt = Field(256, description="Longest completion in tokens; longer is cut, reason `length`.")
-    temperature: Positive = Field(1.0, description="Sampling temperature.")
+    temperature: Temperature = Field(1.0, description="Sampling temperature.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Must be 1: see `top_k`.")
     top_k: Count = Field(0, description="Must be 0: a cut distribution is not the one whose gradient is taken.")
-    stop: list[str] = Field(default_factory=list, description="Strings that end a completion.")
-    stop_token_ids: list[int] = Field(default_factory=list, description="Further token ids that end a completion.")
+    stop: list[Text] = Field(default_factory=list, description="Strings that end a completion.")
+    stop_token_ids: list[Int63] = Field(default_factory=list, description="Further token ids that end a completion.")
 
     @field_validator("top_p", "top_k")
     @classmethod
@@ -88,7 +100,9 @@ class Objective(Section):
     scale_epsilon: NotNegative = Field(1e-4, description="Added to the group's standard deviation.")
     ratio: Literal["token"] = Field("token", description="Level of the importance ratio.")
     clip_low: Share = Field(0.2, description="The ratio is clipped below at 1 - clip_low.")
-    clip_high: NotNegative = Field(0.2, description="The ratio is clipped above at 1 + clip_high (clip-higher: 0.28).")
+    clip_high: Annotated[NotNegative, Field(le=100)] = Field(
+        0.2, description="The ratio is clipped above at 1 + clip_high (clip-higher: 0.28)."
+    )
     denominator: Denominator = Field("sequence_mean", description="The policy term's denominator rule.")
     kl_denominator: Denominator | None = Field(None, description="The KL term's; by default the policy term's.")
     entropy_denominator: Denominator | None = Field(None, description="The entropy term's; by default the policy's.")
@@ -138,9 +152,17 @@ class Evaluation(Section):
     samples: PositiveInt = Field(16, description="Sampled answers per question and arm.")
     dev_questions: PositiveInt = Field(200, description="Other questions, on which the best temperature is chosen.")
     dev_samples: PositiveInt = Field(4, description="Answers per dev question and temperature.")
-    temperatures: list[Positive] = Field(
+    temperatures: list[Temperature] = Field(
         default_factory=lambda: [0.3, 0.5, 0.7, 1.0], description="Candidates beside greedy for the base's best."
     )
+
+    @field_validator("temperatures")
+    @classmethod
+    def _each_once(cls, temperatures: list[float]) -> list[float]:
+        repeated = sorted({each for each in temperatures if temperatures.count(each) > 1})
+        if repeated:
+            raise ValueError(f"{repeated[0]:g} stands there twice; give each temperature once")
+        return temperatures
 
 
 class Diagnosis(Section):

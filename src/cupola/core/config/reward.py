@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cupola.core.config.section import NotNegative, Section
+from cupola.core.config.section import NotNegative, Section, Text
 
-KIND = "Which verifier: `exact`, `numeric`, `pattern` or `function`."
+KIND = "Which verifier."
 EXTRACT = "Regular expression whose last match's group 1 is the answer."
 
 
@@ -17,7 +17,7 @@ class RewardPart(Section):
 
     name: str = Field(description="Label of this part in metrics (`rewards/<name>/mean`) and in rollouts.")
     kind: str = Field(description=KIND)
-    weight: float = Field(1.0, description="Factor of this part in the total reward.")
+    weight: float = Field(1.0, ge=-1e6, le=1e6, description="Factor of this part in the total reward.")
     role: Literal["correctness", "format", "other"] | None = Field(
         None,
         description="`correctness` decides right and wrong (by default the first part without a role that is no "
@@ -52,8 +52,11 @@ class FunctionReward(RewardPart):
     """The user's own reward function."""
 
     kind: Literal["function"] = Field("function", description=KIND)
-    path: str = Field(description="`package.module:name` or `file.py:name`.")
+    path: Text = Field(description="`package.module:name` or `file.py:name`.")
     correct_at: float = Field(1.0, description="Least score that counts as right.")
+    extract: str | None = Field(
+        None, description=f"{EXTRACT} It is shown and voted on (maj@k); the score is the function's alone."
+    )
     optional: bool = Field(False, description="A `None` of the function adds nothing instead of voiding the sum.")
     on_error: Literal["stop", "unscorable"] = Field("stop", description="What a raising reward function does.")
 

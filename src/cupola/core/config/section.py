@@ -21,8 +21,14 @@ class Misfit(ValueError):
         self.key = key
 
 
-PositiveInt = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+#: No count of a recipe is larger: beyond it stands a slip, and beyond 2**63 nothing could hold it.
+MOST = 10**12
+
+PositiveInt = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Int63 = Annotated[int, Field(ge=0, lt=2**63)]
+Text = Annotated[str, Field(min_length=1)]
+Temperature = Annotated[float, Field(ge=0.01, le=100)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

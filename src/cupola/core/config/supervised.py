@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from cupola.core.config.section import Misfit, NotNegative, PositiveInt, Section
+from cupola.core.config.section import Misfit, NotNegative, PositiveInt, Section, Text
 from cupola.core.config.shared import Optim, Seed, Source, Threads
 
 
@@ -16,14 +16,14 @@ class SftRun(Section):
 class Start(Section):
     """The model to train: one that exists, or a new one of a shape."""
 
-    source: str | None = Field(None, description="Model to start from; without it a new one of the shape below.")
+    source: Text | None = Field(None, description="Model to start from; without it a new one of the shape below.")
     hidden_size: PositiveInt = Field(48, description="Width of a new Llama-shaped model.")
     layers: PositiveInt = Field(2, description="Layers of a new model.")
     heads: PositiveInt = Field(4, description="Attention heads of a new model.")
     intermediate_size: PositiveInt = Field(128, description="Feed-forward width of a new model.")
     context: PositiveInt = Field(128, description="Longest sequence of a new model in tokens.")
     initializer_range: NotNegative = Field(0.02, description="Standard deviation of a new model's initial weights.")
-    alphabet: str = Field("0123456789", description="Characters of a new model, one token each.")
+    alphabet: Text = Field("0123456789", description="Characters of a new model, one token each.")
 
     @model_validator(mode="after")
     def _one_model(self) -> Start:
@@ -46,4 +46,4 @@ class SftRecipe(Section):
     data: Source
     training: Training = Field(default_factory=Training)
     optim: Optim = Field(default_factory=Optim)
-    output: str = Field(description="Folder the model is written to; it must not exist.")
+    output: Text = Field(description="Folder the model is written to; it must not exist.")

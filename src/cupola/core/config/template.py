@@ -1,9 +1,9 @@
-"""A commented recipe to own: every key with its meaning, defaults commented out."""
+"""A commented recipe to own: every key with its meaning and its choices, defaults commented out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel
@@ -14,10 +14,17 @@ from cupola.core.config.presets import PRESETS
 from cupola.core.config.recipe import Recipe
 from cupola.core.config.reward import REWARDS
 
+HEAD = """\
+# A cupola recipe. Lines that start with `# key =` show a default; take the mark off to change it.
+# Paths (data.file, a model folder, a reward's file.py) are looked up from the folder in which cupola is run."""
+
+#: Choices that no type shows, because a model of its own stands behind each.
+NAMED: Mapping[str, Iterable[str]] = {"kind": REWARDS, "preset": PRESETS}
+
 
 def commented(values: Mapping[str, Mapping[str, Any]], rewards: Sequence[Mapping[str, Any]]) -> str:
     """A TOML recipe with `values` set (section -> key -> value) and all other keys commented at their defaults."""
-    blocks = ["# A cupola recipe. Lines that start with `# key =` show a default; take the mark off to change it."]
+    blocks = [HEAD]
     for name, field in Recipe.model_fields.items():
         if name == "reward":
             blocks += [_section("[[reward]]", REWARDS[reward["kind"]], reward) for reward in rewards]
@@ -31,13 +38,21 @@ def commented(values: Mapping[str, Mapping[str, Any]], rewards: Sequence[Mapping
 def _section(header: str, kind: type[BaseModel], given: Mapping[str, Any]) -> str:
     lines = [header]
     for key, field in kind.model_fields.items():
-        lines.append(f"# {field.description}")
+        choices = ", ".join(NAMED.get(key) or _choices(field.annotation))
+        lines.append(f"# {field.description}{f' One of: {choices}.' if choices else ''}")
         if key in given:
             lines.append(_assignment(key, given[key]))
         else:
             default = PRESETS[given["preset"]].get(key, _default(field)) if "preset" in given else _default(field)
             lines.append(f"# {_assignment(key, default)}".replace("\n", "\n# "))
     return "\n".join(lines)
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of the Literal types in an annotation."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for inner in get_args(annotation) for choice in _choices(inner)]
 
 
 def _default(field: FieldInfo) -> Any:

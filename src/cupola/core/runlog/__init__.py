@@ -1,6 +1,6 @@
 """The run folder: the only room that knows its file names."""
 
-from cupola.core.runlog.folder import Layout, write_json, write_text
+from cupola.core.runlog.folder import Layout, only_writer, write_json, write_text
 from cupola.core.runlog.read import RunReader, read_jsonl, read_parquet
 from cupola.core.runlog.write import RunWriter, append, write_evaluation, write_parquet
 
@@ -9,6 +9,7 @@ __all__ = [
     "RunReader",
     "RunWriter",
     "append",
+    "only_writer",
     "read_jsonl",
     "read_parquet",
     "write_evaluation",

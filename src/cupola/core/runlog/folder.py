@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,25 @@ class Layout:
     def checkpoint_steps(self) -> list[int]:
         """Steps that have a complete checkpoint, ascending."""
         return sorted(int(p.name[5:]) for p in self.checkpoints.glob("step-*") if p.name[5:].isdigit())
+
+
+@contextmanager
+def only_writer(layout: Layout) -> Iterator[None]:
+    """Hold the folder while training writes it; the lock ends with the process, however that ends.
+
+    Raises RunFolderError where another process holds it: two writers would overtake each other's rows.
+    """
+    try:
+        held = os.open(layout.root / ".lock", os.O_CREAT | os.O_WRONLY)
+    except OSError as error:
+        raise RunFolderError(f"{layout.root}: cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise RunFolderError(f"{layout.root}: another process is training in it") from None
+    finally:
+        os.close(held)
 
 
 def write_text(path: Path, text: str) -> None:

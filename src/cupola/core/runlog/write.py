@@ -56,7 +56,8 @@ class RunWriter:
 
     def metrics(self, step: int, split: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Append one metrics row and return it as written."""
-        row = {"step": step, "split": split, "attempt": self.attempt, "time": round(time.time(), 3), **values}
+        stamp = {"step": step, "split": split, "attempt": self.attempt, "time": round(time.time(), 3)}
+        row = {**stamp, **values, **stamp}
         append(self.layout.metrics, [row])
         return row
 

@@ -53,7 +53,8 @@ def record(run: Run, position: Position, trained: Trained | None) -> Action:
     step, due = position.step, is_due(run.recipe, position.step)
     checked = validate(run, step) if due else []
     groups = [*(trained.groups if trained else []), *checked]
-    run.writer.rollouts(step, groups, trained.outcomes if trained else {}, run.recipe.correctness_part())
+    if groups:
+        run.writer.rollouts(step, groups, trained.outcomes if trained else {}, run.recipe.correctness_part())
     rows = []
     if trained:
         run.writer.ledger(step, trained.ledger)
@@ -121,7 +122,9 @@ def checkpoint(run: Run, position: Position) -> None:
     save_checkpoint(layout.checkpoint(position.step), run.learner, position)
     if keep:
         for step in layout.checkpoint_steps()[1:-keep]:
-            shutil.rmtree(layout.checkpoint(step))
+            folder = layout.checkpoint(step)
+            going = folder.rename(folder.with_name(f".{folder.name}.old"))  # half a checkpoint must not look whole
+            shutil.rmtree(going)
 
 
 def _used(groups: Sequence[Group], outcomes: dict[str, list[Outcome]]) -> list[Group]:

@@ -31,6 +31,7 @@ class Learner:
         self.planned = 0
         self.version = 0
 
+    @torch.enable_grad()  # a reward function may have left gradients switched off
     def update(self, batch: Batch, advantages: Tensor, plans: Sequence[Plan]) -> UpdateBook:
         """Take the planned optimiser steps and book what each row weighed.
 

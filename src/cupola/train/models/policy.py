@@ -51,19 +51,27 @@ class Policy:
     def encode(self, content: Content) -> list[int]:
         """Token ids of a prompt: chat messages through the model's chat template, plain text as it is."""
         if isinstance(content, str):
-            return list(self.tokenizer(content)["input_ids"])
+            return self._without_end(content, list(self.tokenizer(content)["input_ids"]))
         if not getattr(self.tokenizer, "chat_template", None):
             raise ModelError(f"{self.source}: the tokenizer has no chat template; use plain-text prompts (data.chat)")
         messages = [dict(message) for message in content]
         ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
         return list(ids)
 
+    def _without_end(self, text: str, ids: list[int]) -> list[int]:
+        """The ids without an end token that the tokenizer appends: after it the answer would already be over."""
+        if not ids or ids[-1] not in self.stop_ids:
+            return ids
+        plain = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids if plain and plain[-1] == ids[-1] else ids[:-1]
+
     def encode_for(self, prompt: Prompt, max_tokens: int) -> list[int]:
         """`encode`, checked. Raises DataError naming a prompt that is too long or that the tokenizer cannot read."""
         ids = self.encode(prompt.content)
         if not ids:
             raise DataError(f"prompt {prompt.id}: has no tokens")
-        if self.tokenizer.unk_token_id in ids:
+        unknown = self.tokenizer.unk_token_id
+        if unknown in ids and unknown not in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
             raise DataError(
                 f"prompt {prompt.id} ({prompt.text[:40]!r}): the tokenizer of {self.source} cannot read all of it"
             )

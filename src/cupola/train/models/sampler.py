@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
-from cupola.core.records import Completion, Prompt, Receipt, Sampling
+from cupola.core.records import Completion, NumericalError, Prompt, Receipt, Sampling
 from cupola.train.models.policy import Policy
 from cupola.train.models.scoring import logprobs
 
@@ -146,6 +146,8 @@ class _Decoding:
         if greedy:
             token = logp.argmax(-1)
         else:
+            if not bool(probs.isfinite().all()):
+                raise NumericalError("sampling: the policy's probabilities are not finite; its weights are damaged")
             token = torch.multinomial(probs, 1, generator=self.generator).squeeze(1)
         self.tokens[self.live, position] = token
         self.logps[self.live, position] = logp.gather(1, token[:, None]).squeeze(1)

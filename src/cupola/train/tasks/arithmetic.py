@@ -6,9 +6,9 @@ import random
 
 from pydantic import Field
 
-from cupola.core.config import PositiveInt, Share
+from cupola.core.config import Share
 from cupola.core.records import Prompt
-from cupola.train.tasks.task import Task
+from cupola.train.tasks.task import Digits, Task
 
 
 class Arithmetic(Task):
@@ -23,7 +23,7 @@ class Arithmetic(Task):
     units digit, and goes on consistently with it: a policy started on such targets has something to unlearn.
     """
 
-    levels: list[PositiveInt] = Field(default_factory=lambda: [1, 2, 3, 4], min_length=1, description="Digit counts.")
+    levels: list[Digits] = Field(default_factory=lambda: [1, 2, 3, 4], min_length=1, description="Digit counts.")
     dropped_carry: Share = Field(0.0, description="Probability that a target forgets a carry.")
     wrong_digit: Share = Field(0.0, description="Probability that a target writes a wrong digit.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from cupola.train.verifiers import gold_reader
 
 #: The column of a supervised example that holds what the policy is to write.
 TARGET = "target"
+
+#: Whole numbers up to here are exact as floats; a larger one is written as the file has it.
+MAX_WHOLE = 2**53
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +137,27 @@ def _column(row: Mapping[str, Any], name: str, wanted: str) -> Any:
 def _text(answer: Any) -> str:
     if answer is None:
         raise DataError("`answer` is missing; give one, or set data.answer_required = false")
-    if not isinstance(answer, str | int | float | Decimal):
-        raise DataError(f"`answer` is {type(answer).__name__}; give text or a number")
-    return str(answer)
+    text = _optional(answer)
+    if text is None:
+        what = repr(answer) if isinstance(answer, bool | float | Decimal) else type(answer).__name__
+        raise DataError(f"`answer` is {what}; give text or a finite number")
+    return text
 
 
 def _optional(answer: Any) -> str | None:
-    """Where no answer is asked for, one that is no text or number is left to the reward functions as a column."""
-    return str(answer) if isinstance(answer, str | int | float | Decimal) else None
+    """The text of an answer: a whole number without a point, since `1.0` is not `1` to a rule that compares text.
+
+    `None` for what is neither text nor a finite number; where no answer is asked for, the reward functions still get
+    it as a column.
+    """
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float | Decimal):
+        return None
+    if isinstance(answer, float | Decimal):
+        if not math.isfinite(answer):
+            return None
+        if -MAX_WHOLE <= answer <= MAX_WHOLE and answer == int(answer):
+            return str(int(answer))
+    return str(answer)
 
 
 def _unique(questions: Sequence[Question]) -> list[Question]:

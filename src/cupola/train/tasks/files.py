@@ -23,7 +23,7 @@ def read_rows(path: Path) -> list[Row]:
     if reader is None:
         raise DataError(f"{path}: unknown extension {path.suffix!r}; give a {', '.join(READERS)} file")
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: no such file{'' if path.is_absolute() else f' (looked in {Path.cwd()})'}")
     try:
         rows = list(reader(path))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:

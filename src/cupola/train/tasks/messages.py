@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cupola.core.config import Source
 from cupola.core.records import Content, DataError
+
+#: A list of messages written as text, in JSON or as Python prints it.
+LISTED = re.compile(r"""\s*\[\s*\{\s*(["'])(?:role|content)\1\s*:.*\}\s*\]\s*""", re.DOTALL)
 
 
 def read_content(value: Any) -> Content:
@@ -16,6 +20,8 @@ def read_content(value: Any) -> Content:
     if isinstance(value, str):
         if not value.strip():
             raise DataError("the prompt is empty")
+        if LISTED.fullmatch(value):
+            raise DataError("the prompt is chat messages written as text; give them as a list, in .jsonl or .parquet")
         return _unicode(value)
     if not isinstance(value, list):
         raise DataError(f"the prompt is {type(value).__name__}; give text or a list of chat messages")

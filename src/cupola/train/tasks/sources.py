@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from cupola.core.config import Data, Reward, Source
@@ -18,6 +20,13 @@ from cupola.train.tasks.task import Task
 
 #: Problems drawn in vain, one after the other, before a split is taken to be exhausted.
 PATIENCE = 10_000
+
+#: What sets how many problems of a held-out split are asked for.
+COUNTS: Mapping[Split, str] = {
+    "validation": "validation.questions",
+    "dev": "evaluation.dev_questions",
+    "test": "evaluation.questions",
+}
 
 
 class PromptSource(Protocol):
@@ -40,6 +49,10 @@ class PromptSource(Protocol):
         """Fixed prompts that no step draws, the same for every seed. Raises DataError where the source has none."""
         ...
 
+    def digests(self) -> Mapping[str, str]:
+        """SHA-256 of each data file by its path as the recipe has it; empty for a built-in task."""
+        ...
+
     def notes(self) -> Mapping[str, Any]:
         """What a manifest says of the prompts: sizes (`None` where endless), and which rows were left out."""
         ...
@@ -53,13 +66,14 @@ def open_source(data: Data, parts: Sequence[Reward], seed: int) -> PromptSource:
     """The recipe's source: a built-in task or the user's files. Errors: see `make_task` and `load_questions`."""
     if data.task is not None:
         return TaskSource(make_task(data.task, data.options), data, seed)
-    return FileSource(load_questions(data, parts), seed)
+    files = [file for file in (data.file, data.validation_file) if file is not None]
+    return FileSource(load_questions(data, parts), seed, tuple(files))
 
 
 def open_examples(data: Source, seed: int) -> PromptSource:
     """The supervised recipe's source: a built-in task, or every row of a file. Errors: see `load_examples`."""
     if data.file is not None:
-        return FileSource(Questions(load_examples(data.file, data), (), 0, ()), seed)
+        return FileSource(Questions(load_examples(data.file, data), (), 0, ()), seed, (data.file,))
     return TaskSource(make_task(str(data.task), data.options), data, seed)
 
 
@@ -83,6 +97,9 @@ class TaskSource:
 
     def held_out(self, split: Split, count: int) -> list[Prompt]:
         return [self._asked(prompt) for prompt in held_out(self.task, split, count)]
+
+    def digests(self) -> Mapping[str, str]:
+        return {}
 
     def notes(self) -> Mapping[str, Any]:
         return {"train": None}
@@ -110,7 +127,7 @@ def draw_problem(task: Task, split: Split, *key: str | int) -> Prompt:
 def held_out(task: Task, split: Split, count: int) -> list[Prompt]:
     """`count` problems of a split, no two of a family, the same for every run whatever its seed.
 
-    Raises DataError if the task has too few families there.
+    Raises DataError, naming the key that asks for so many, if the task has too few families there.
     """
     found: dict[str, Prompt] = {}
     index = last_new = 0
@@ -121,7 +138,8 @@ def held_out(task: Task, split: Split, count: int) -> list[Prompt]:
             found[family], last_new = prompt, index
         elif index - last_new > PATIENCE:
             raise DataError(
-                f"the task has about {len(found)} different problems in split {split!r}, but {count} were asked for"
+                f"the task has about {len(found)} different problems in split {split!r}, but {count} were asked for; "
+                f"lower {COUNTS[split]} or widen data.options"
             )
         index += 1
     return list(found.values())
@@ -137,6 +155,7 @@ class FileSource:
 
     questions: Questions
     seed: int
+    files: tuple[str, ...] = ()
     _epochs: dict[int, list[Prompt]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -155,6 +174,9 @@ class FileSource:
         if split != "validation":
             raise DataError(f"a data file holds out validation questions only, so there is no split {split!r}")
         return sorted(self.questions.validation, key=lambda prompt: derive("held_out", prompt.id))[:count]
+
+    def digests(self) -> Mapping[str, str]:
+        return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in self.files}
 
     def notes(self) -> Mapping[str, Any]:
         return {

@@ -7,16 +7,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cupola.core.config import PositiveInt
 from cupola.core.records import Prompt
-from cupola.train.tasks.task import Task
+from cupola.train.tasks.task import Digits, Task
 
 
 class Sums(Task):
     """`What is 47 + 8?` with `terms` numbers of at most `digits` digits each."""
 
-    terms: Annotated[int, Field(ge=2)] = Field(2, description="Numbers to add.")
-    digits: PositiveInt = Field(2, description="Digits of a number at most.")
+    terms: Annotated[int, Field(ge=2, le=1000)] = Field(2, description="Numbers to add.")
+    digits: Digits = Field(2, description="Digits of a number at most.")
 
     def problem(self, rng: random.Random) -> Prompt:
         """A question with its answer; each number's digit count is drawn evenly, so that short ones are not rare."""

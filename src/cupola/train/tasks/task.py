@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
+from typing import Annotated
+
+from pydantic import Field
 
 from cupola.core.config import Section
 from cupola.core.records import Prompt
+
+#: Digits of a number; Python writes no number of more than a few thousand.
+Digits = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Task(Section):

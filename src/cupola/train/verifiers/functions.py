@@ -1,40 +1,46 @@
-"""The user's own reward function, called as TRL 1.16 calls it.
+"""The user's own reward function, called as TRL 1.16 calls it; docs/rewards.md is the contract for its author.
 
     f(prompts, completions, completion_ids, trainer_state, log_extra, log_metric, **columns) -> list[float | None]
 
 All by keyword; sync or async. Where the prompt is chat messages, so is the completion:
 `[{"role": "assistant", "content": ...}]`. Each dataset column but `prompt`, `completion` and `completion_ids` comes as
-a list. `log_extra(column, values)` extends a column, `log_metric(name, value)` gives one value of a metric.
-Unlike TRL, which turns NaN into "not scored", a value that is no finite number is an error.
+a list of copies, so that the function may change what it gets. `log_extra(column, values)` extends a column, whose
+values are kept as text; `log_metric(name, value)` gives one value of a metric. What the function prints goes to
+standard error. Unlike TRL, which turns NaN into "not scored", a value that is no finite number is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import functools
 import inspect
+import json
 import math
+import re
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from cupola.core.config import FunctionReward
 from cupola.core.records import Completion, LogSink, Prompt, RewardError, Verdict, batch_messages
-from cupola.train.verifiers.loading import brief, load_function
+from cupola.train.verifiers.loading import brief, load_function, printing_aside
+from cupola.train.verifiers.rules import MAX_CHARS, compile_regex, last_match
 
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
 
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a reward function may ask about the run; the names are those of transformers' `TrainerState`."""
+    """What a reward function may ask about the run; the names are those of transformers' `TrainerState`.
+
+    `global_step` counts the steps that are finished, so it is 0 while the first one is scored.
+    """
 
     global_step: int
     max_steps: int
@@ -48,9 +54,9 @@ class Schedule:
     max_steps: int = 0
     steps_per_epoch: float | None = None
 
-    def state(self, step: int) -> TrainerState:
-        epoch = step / self.steps_per_epoch if self.steps_per_epoch else None
-        return TrainerState(step, self.max_steps, epoch)
+    def state(self, finished: int) -> TrainerState:
+        epoch = finished / self.steps_per_epoch if self.steps_per_epoch else None
+        return TrainerState(finished, self.max_steps, epoch)
 
 
 @dataclass
@@ -61,7 +67,7 @@ class _Logged:
     metrics: list[tuple[str, float]] = field(default_factory=list)
 
     def extra(self, column: str, values: Sequence[Any]) -> None:
-        self.columns.setdefault(column, []).extend(values)
+        self.columns.setdefault(column, []).extend(_listed(values, f"log_extra({column!r}): got"))
 
     def metric(self, name: str, value: float) -> None:
         self.metrics.append((name, float(value)))
@@ -71,6 +77,8 @@ class _Logged:
 class FunctionVerifier:
     """A reward function as a verifier. A score of at least `correct_at` is `ok`, a lower one `wrong`.
 
+    `extract` finds the answer that a verdict shows; it plays no part in the score.
+
     `None` is `skipped`. A fault (exception, wrong number of values, a value that is no finite number) raises
     RewardError naming the function and the row; with `on_error = "unscorable"` it is a verdict `error` without score.
     """
@@ -79,11 +87,15 @@ class FunctionVerifier:
     function: Callable[..., Any]
     part: FunctionReward
     schedule: Schedule
+    extract: re.Pattern[str] | None = None
 
     def verify(
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
     ) -> list[Verdict]:
-        """One call for the whole batch; `seconds` is its time divided by the number of completions."""
+        """One call for the whole batch; `seconds` is its time divided by the number of completions.
+
+        `step` is the number of finished steps, the function's `trainer_state.global_step`.
+        """
         if not completions:
             return []
         start = time.perf_counter()
@@ -94,7 +106,13 @@ class FunctionVerifier:
         else:
             verdicts = [self._verdict(value, row, prompts[row]) for row, value in enumerate(values)]
         seconds = (time.perf_counter() - start) / len(completions)
-        return [replace(verdict, seconds=seconds, verifier=self.name) for verdict in verdicts]
+        return [
+            replace(verdict, extracted=self._answer(each.text), seconds=seconds, verifier=self.name)
+            for verdict, each in zip(verdicts, completions, strict=True)
+        ]
+
+    def _answer(self, text: str) -> str | None:
+        return last_match(self.extract, text) if self.extract and len(text) <= MAX_CHARS else None
 
     def _values(
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink
@@ -110,8 +128,11 @@ class FunctionVerifier:
             "log_metric": logged.metric,
         }
         try:
-            returned = self.function(**arguments)
-            values = list(_wait(returned) if inspect.isawaitable(returned) else returned)
+            with printing_aside():
+                returned = self.function(**arguments)
+                values = _listed(_wait(returned) if inspect.isawaitable(returned) else returned, "returned")
+        except _NoList as error:
+            raise RewardError(f"{self._label}: {error}") from error
         except (Exception, SystemExit) as error:
             raise RewardError(f"{self._label}: raised {brief(error)}{_place(error)}") from error
         if len(values) != len(completions):
@@ -124,10 +145,10 @@ class FunctionVerifier:
             if len(values) != count:
                 raise RewardError(f"{self._label}: logged {len(values)} values of {column!r} for {count} completions")
             try:
-                plain = pa.array([v.item() if hasattr(v, "item") else v for v in values]).to_pylist()
-            except (TypeError, ValueError, RuntimeError, pa.ArrowException) as error:
+                text = [_text(value) for value in values]
+            except (TypeError, ValueError, RuntimeError) as error:
                 raise RewardError(f"{self._label}: log_extra({column!r}): {brief(error)}") from error
-            log.column(column, plain)
+            log.column(column, text)
         for name, value in logged.metrics:
             log.metric(name, value)
 
@@ -153,14 +174,21 @@ class FunctionVerifier:
 
 
 def function(part: FunctionReward, schedule: Schedule) -> FunctionVerifier:
-    """The verifier of a part of kind `function`. Raises RecipeError where its `path` leads to no function."""
-    return FunctionVerifier(part.name, load_function(part.path), part, schedule)
+    """The verifier of a part of kind `function`.
+
+    Raises RecipeError where its `path` leads to no function or its `extract` is no regular expression.
+    """
+    extract = compile_regex(part, "extract", part.extract) if part.extract is not None else None
+    return FunctionVerifier(part.name, load_function(part.path), part, schedule, extract)
 
 
 def _columns(prompts: Sequence[Prompt]) -> dict[str, list[Any]]:
-    """Each column as a list, `None` where a row lacks it; `answer` in the type the dataset gave it."""
+    """Each column as a list, `None` where a row lacks it; `answer` in the type the dataset gave it.
+
+    Each value is a copy of its own: what a function does to a list it got must not reach the next row or step.
+    """
     names = dict.fromkeys(name for prompt in prompts for name in prompt.columns if name not in _NOT_COLUMNS)
-    columns = {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
+    columns = {name: [copy.deepcopy(prompt.columns.get(name)) for prompt in prompts] for name in names}
     if any(prompt.answer is not None for prompt in prompts):
         columns.setdefault("answer", [prompt.answer for prompt in prompts])
     return columns
@@ -168,6 +196,33 @@ def _columns(prompts: Sequence[Prompt]) -> dict[str, list[Any]]:
 
 def _as_prompted(prompt: Prompt, text: str) -> str | list[dict[str, str]]:
     return text if isinstance(prompt.content, str) else [{"role": "assistant", "content": text}]
+
+
+class _NoList(TypeError):
+    """A dict, a set or a string where a value per completion is asked for: what it yields would pass for values."""
+
+
+def _listed(values: Any, came: str) -> list[Any]:
+    if isinstance(values, Mapping | Set | str):
+        raise _NoList(f"{came} a {type(values).__name__}; give a list with one value per completion")
+    return list(values)
+
+
+def _text(value: Any) -> str | None:
+    """A logged value as text: a string as it is, `None` as none, all else as JSON.
+
+    One type for every value of every call, because a parquet column holds one.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy or torch value as numbers and lists."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return value.tolist()
 
 
 def _finite(value: Any) -> float:

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,17 @@ def load_function(path: str) -> Callable[..., Any]:
     return found
 
 
+def module_digest(target: str) -> str | None:
+    """SHA-256 of the file of a loaded `file.py` or `package.module`; `None` where no file is behind it."""
+    file = target if target.endswith(".py") else getattr(sys.modules[target], "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+
+
+def printing_aside() -> AbstractContextManager[object]:
+    """User code prints to standard error, so that standard output stays what the command itself has to say."""
+    return redirect_stdout(sys.stderr)
+
+
 def brief(error: BaseException) -> str:
     """Type and text of an exception, the text cut to a bounded length."""
     return f"{type(error).__name__}: {str(error)[:300]}"
@@ -42,7 +54,8 @@ def brief(error: BaseException) -> str:
 def _from_package(path: str, target: str) -> ModuleType:
     _join_import_path(Path.cwd())
     try:
-        return importlib.import_module(target)
+        with printing_aside():
+            return importlib.import_module(target)
     except (Exception, SystemExit) as error:
         raise RecipeError(f"{path}: cannot be imported: {brief(error)}") from error
 
@@ -60,7 +73,8 @@ def _from_file(path: str, file: Path) -> ModuleType:
     assert spec.loader is not None  # a .py file always has one
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with printing_aside():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RecipeError(f"{path}: cannot be imported: {brief(error)}") from error

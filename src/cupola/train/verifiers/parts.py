@@ -16,6 +16,7 @@ from cupola.core.config import ExactReward, FunctionReward, NumericReward, Patte
 from cupola.core.records import Completion, LogSink, Prompt, RewardError, Rollout, Verdict, Verifier
 from cupola.train.verifiers.exact import exact
 from cupola.train.verifiers.functions import Schedule, function
+from cupola.train.verifiers.loading import module_digest
 from cupola.train.verifiers.numeric import numeric
 from cupola.train.verifiers.pattern import pattern
 from cupola.train.verifiers.rules import Rule
@@ -60,11 +61,17 @@ class Scorer:
         verifiers = build(recipe.reward, recipe.run.steps, steps_per_epoch)
         return cls(recipe.reward, verifiers, recipe.correctness_part())
 
+    def digests(self) -> Mapping[str, str]:
+        """SHA-256 of each file of reward functions, by `file.py` or `package.module`; not of what it imports."""
+        targets = [part.path.rpartition(":")[0] for part in self.parts if isinstance(part, FunctionReward)]
+        return {target: digest for target in targets if (digest := module_digest(target)) is not None}
+
     def score(
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int, log: LogSink | None = None
     ) -> list[Rollout]:
         """A rollout per completion; prompts are repeated so that both sequences are equally long.
 
+        `step` counts finished steps: reward functions see it as TRL's `trainer_state.global_step`, 0 in the first step.
         Columns a reward function logs become `Rollout.extra`; columns and metrics also go to `log`.
         Raises RewardError where a part's function fails and its `on_error` is `stop`.
         """

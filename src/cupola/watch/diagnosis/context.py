@@ -18,7 +18,7 @@ _PART = re.compile(r"rewards/(.+)/mean")
 
 @dataclass(frozen=True)
 class Context:
-    """What is `None` is not known. `correctness` and `form` are metric keys, best first; an empty `form`: there is none.
+    """`None` is what is not known. `correctness` and `form` are metric keys, best first; () means that there is none.
 
     `parts` counts the reward's parts; `optional` tells whether one of them may give no score without voiding the sum.
     `evaluation` is the summary that compares the last checkpoint with its start.

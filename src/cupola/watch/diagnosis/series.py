@@ -64,7 +64,7 @@ class Series:
         return self._points[key, split]
 
     def defined(self, key: str) -> Points:
-        """1 at the training steps where a recorded metric is a finite number, 0 where it is recorded as anything else."""
+        """Of the training steps that record a metric: 1 where it is a finite number, else 0."""
         rows = [row for row in self._rows.get("train", ()) if key in row]
         known = np.array([_is_number(row[key]) for row in rows], dtype=np.float64)
         return Points(key, np.array([row["step"] for row in rows], dtype=np.int64), known)

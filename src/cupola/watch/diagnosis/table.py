@@ -15,16 +15,20 @@ from cupola.watch.diagnosis.detectors import (
     high_truncation,
     learning,
     loss_zero_benign,
+    no_gradient,
     policy_destroyed,
     reward_and_length_rise,
     train_up_eval_down,
+    unscored,
 )
 from cupola.watch.diagnosis.series import Series
 
 Detector = Callable[[Series, Context], Finding | None]
 
 DETECTORS: Mapping[str, Detector] = {
+    "unscored": unscored.detect,
     "policy_destroyed": policy_destroyed.detect,
+    "no_gradient": no_gradient.detect,
     "train_up_eval_down": train_up_eval_down.detect,
     "format_up_correctness_down": format_up_correctness_down.detect,
     "high_truncation": high_truncation.detect,

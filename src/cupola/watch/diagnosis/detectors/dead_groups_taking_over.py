@@ -49,7 +49,7 @@ def detect(series: Series, context: Context) -> Finding | None:
 def _by_split(share: float, right: float, wrong: float) -> str:
     if share - right - wrong > MAJORITY * share:
         return "tied"
-    return "all_right" if right >= wrong else "all_wrong"
+    return "all_right" if right > wrong else "all_wrong"
 
 
 def _by_level(series: Series, context: Context) -> str:

@@ -13,20 +13,24 @@ from cupola.watch.diagnosis.trend import LEVEL_POINTS, level, smooth
 REMAINS = 0.1  # a tenth of the best level: no change of difficulty or bad batch does that for many steps
 HAD_LEVEL = 0.05  # a policy below five right answers in a hundred had nothing to destroy
 NEARLY_ALL = 0.8  # groups dead at the end: nothing is left to learn the way back from
+HAD_AT_START = 0.2  # a first step alone is a level if it is so far above luck: ruin may leave no second one
 SCATTER = 3.0  # the best level must stand out of the series' own step-to-step scatter by so many times
+RUIN_POINTS = 10  # a level before the fall and one after it
 
 
 def detect(series: Series, context: Context) -> Finding | None:
-    points = series.need(*context.correctness, "reward", points=TREND_POINTS)
-    fall = _fall(points)
+    points = series.need(*context.correctness, "reward", points=RUIN_POINTS)
+    before_step, best = max(_best(points), _start(series, points), key=lambda level: level[1])
+    alive = np.flatnonzero(points.values > REMAINS * best)
+    start = int(alive[-1]) + 1 if len(alive) else 0
+    fell = best >= HAD_LEVEL and len(points) - start >= LEVEL_POINTS and points.values.min() >= 0
     dead = dead_share(series)
-    if fall is None or (dead is not None and level(dead) < NEARLY_ALL):
+    if not fell or (dead is not None and level(dead) < NEARLY_ALL):
         return None
-    peak, start, best = fall
     values = {
         "key": points.key,
         "before": best,
-        "before_step": int(points.steps[peak]),
+        "before_step": before_step,
         "after": level(points.cut(slice(start, None))),
         "first_step": int(points.steps[start]),
         "dead": None if dead is None else level(dead),
@@ -36,14 +40,18 @@ def detect(series: Series, context: Context) -> Finding | None:
     return Finding("policy_destroyed", "error", (int(points.steps[start]), points.span[1]), values)
 
 
-def _fall(points: Points) -> tuple[int, int, float] | None:
-    """Indices of the best level and of the first point of the ruin that lasts to the end, and the best level."""
+def _best(points: Points) -> tuple[int, float]:
+    """Step and height of the best running median, 0 where it does not stand out of the scatter."""
     medians = smooth(points.values)
     peak = int(medians.argmax())
-    best = float(medians[peak])
     scatter = float(np.median(np.abs(np.diff(points.values))))
-    if points.values.min() < 0 or best < max(HAD_LEVEL, SCATTER * scatter):
-        return None
-    alive = np.flatnonzero(points.values > REMAINS * best)
-    start = int(alive[-1]) + 1
-    return (peak, start, best) if len(points) - start >= LEVEL_POINTS else None
+    return int(points.steps[peak]), float(medians[peak]) if medians[peak] >= SCATTER * scatter else 0.0
+
+
+def _start(series: Series, points: Points) -> tuple[int, float]:
+    """Step and level at which the run began: of validation, if that fell too, else of the first step, if it is high."""
+    held_out = series.find(points.key, points=2, split="validation")
+    if held_out is not None and held_out.values[-1] <= REMAINS * held_out.values[0]:
+        return held_out.span[0], float(held_out.values[0])
+    first = float(points.values[0])
+    return points.span[0], first if first >= HAD_AT_START else 0.0
