@@ -201,7 +201,11 @@ def test_a_reward_that_fails_midway_fails_the_run_and_says_so(tmp_path: Path) ->
     reader = RunReader(tmp_path / "tiny")
     assert reader.manifest()["state"] == "failed"
     assert "RewardError" in reader.manifest()["attempts"][0]["error"]
-    assert [row["step"] for row in reader.metrics("train")] == [1, 2]
+    assert [row["step"] for row in reader.metrics("train")] == [
+        1,
+        2,
+        3,
+    ]  # three steps are finished when the fourth samples
 
 
 def test_a_run_without_validation_still_saves_its_policy(tmp_path: Path) -> None:

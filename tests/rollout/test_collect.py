@@ -35,7 +35,7 @@ class Echo:
 
 
 def score(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
-    """The reward is the step; the verdict names the prompt it was asked about."""
+    """The reward is the number of finished steps; the verdict names the prompt it was asked about."""
     return [
         Rollout(c, {"echo": Verdict(1.0, "ok", extracted=p.text)}, float(step), True)
         for p, c in zip(prompts, completions, strict=True)
@@ -49,7 +49,7 @@ def test_every_completion_stays_with_its_prompt() -> None:
         assert group.prompt.text == text
         assert [r.completion.text for r in group.rollouts] == [f"{text}/{i}" for i in range(3)]
         assert [r.verdicts["echo"].extracted for r in group.rollouts] == [text] * 3
-        assert group.rewards == [7.0] * 3
+        assert group.rewards == [6.0] * 3  # six steps are finished while the seventh samples
 
 
 def test_split_and_mode_stand_in_the_group() -> None:

@@ -24,7 +24,7 @@ def preflight(recipe: Recipe) -> dict[str, Any]:
     made.learner()  # an unknown optimiser or schedule shows here
     prompts = made.source.draw(0, min(PROMPTS, recipe.sampling.prompts_per_step))
     started = time.perf_counter()
-    groups = made.collector().collect(0, prompts, recipe.sampling.group_size, recipe.sampling.settings())
+    groups = made.collector().collect(1, prompts, recipe.sampling.group_size, recipe.sampling.settings())
     seconds = time.perf_counter() - started
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     tokens = sum(rollout.completion.n_tokens for rollout in rollouts)

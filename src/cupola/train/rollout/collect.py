@@ -11,7 +11,10 @@ from cupola.train.tasks import derive
 
 @dataclass(frozen=True)
 class Collector:
-    """Samples and scores: prompts to groups. `seed` is the run's; `score` takes repeated prompts, completions, step."""
+    """Samples and scores: prompts to groups.
+
+    `seed` is the run's; `score` takes repeated prompts, their completions, and how many steps are finished.
+    """
 
     sampler: Sampler
     score: Callable[[Sequence[Prompt], Sequence[Completion], int], list[Rollout]]
@@ -33,7 +36,8 @@ class Collector:
         seed = derive(self.seed, split, mode, step) >> 1  # torch's generators take 63 bits
         sampled = self.sampler.generate(prompts, group_size, sampling, seed)
         repeated = [prompt for prompt, group in zip(prompts, sampled, strict=True) for _ in group]
-        rollouts = self.score(repeated, [completion for group in sampled for completion in group], step)
+        finished = step - 1 if split == "train" else step  # a reward function sees how many steps are done, as in TRL
+        rollouts = self.score(repeated, [completion for group in sampled for completion in group], finished)
         return [
             Group(
                 f"{step:06d}-{split}-{mode}-{index:04d}",
