@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cupola.dashboard.figures import line
 from cupola.dashboard.plot import (
     BOTTOM,
     HEIGHT,
@@ -19,6 +22,8 @@ from cupola.dashboard.plot import (
     tick_label,
     ticks,
 )
+from cupola.dashboard.summary import spark
+from cupola.dashboard.text import number
 
 
 def chart(*values: float | None, limit: tuple[float, str] | None = None) -> Chart:
@@ -128,3 +133,19 @@ def test_every_coordinate_lies_in_the_box(listed: list[float | None]) -> None:
         assert all(0 <= float(x) <= WIDTH for x in corners[::2])
         assert all(0 <= float(y) <= HEIGHT for y in corners[1::2])
     assert all(x >= 0 and width >= 0 and x + width <= WIDTH for x, width, _ in drawing.bands)
+
+
+@pytest.mark.parametrize("odd", [10**400, 1e308, -1e308, 1e200, 5e-324, -0.0, "0.5"])
+def test_no_value_is_too_odd_for_a_chart(odd: Any) -> None:
+    for values in ([odd, odd], [odd, 1.0], [0.5, odd, None]):
+        rows = [{"step": step, "x": value} for step, value in enumerate(values, 1)]
+        curve = line(rows, "x", "x")
+        if curve.known:
+            drawn = repr(plot(Chart("x", "x", (curve,)))) + spark(curve)
+            assert "nan" not in drawn
+            assert "inf" not in drawn
+            assert len(caption(Chart("x", "x", (curve,)))) < 80
+
+
+def test_huge_numbers_have_short_labels() -> None:
+    assert (tick_label(2e15), number(1e200), number(10**400)) == ("2e+15", "1.00e+200", "–")

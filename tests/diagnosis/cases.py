@@ -106,11 +106,15 @@ CASES: Mapping[str, Rows] = {
     "entropy_collapse.solved": rows(entropy=CERTAIN, correct__mean=[0.5] * 10 + [0.95] * 10),
     "dead_groups_taking_over.all_right": dead(0.6, 0.1, 0.7),
     "dead_groups_taking_over.all_wrong": dead(0.1, 0.6, 0.7),
+    "dead_groups_taking_over.mixed": dead(0.36, 0.34, 0.7),
     "dead_groups_taking_over.tied": dead(0.1, 0.1, 0.7),
     "dead_groups_taking_over.improving": rows(frac_reward_zero_std=[0.65] * 20, reward=RISE),
     "dead_groups_taking_over.unknown": rows(
         frac_reward_zero_std=[0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.8, 0.8, 0.9, 0.9, 0.9]
     ),
+    "correctness_falls.some": rows(correct__mean=FALL),
+    "correctness_falls.nearly_all": rows(correct__mean=RUIN, groups__dead=[0.1] * 20),
+    "entropy_explosion": rows(entropy=[0.5] * 10 + [2.0] * 10, correct__mean=STILL, grad_norm=[0.3] * 10 + [9.0] * 10),
     "policy_destroyed": rows(correct__mean=RUIN, groups__dead=[0.3] * 8 + [1.0] * 12, loss=[0.01] * 20),
     "format_up_correctness_down": rows(rewards__answer__mean=FALL, rewards__form__mean=RISE),
     "loss_zero_benign": rows(loss=[0.0] * 6, grad_norm=[0.09] * 6),

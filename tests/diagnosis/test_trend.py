@@ -9,7 +9,16 @@ import pytest
 
 from cupola.core.config import Recipe, validate
 from cupola.watch.diagnosis import CannotJudge, Context, Points, Series
-from cupola.watch.diagnosis.trend import Change, change, level, share_change, since, window
+from cupola.watch.diagnosis.trend import (
+    Change,
+    change,
+    from_best,
+    from_lowest,
+    level,
+    share_change,
+    since,
+    window,
+)
 
 
 def points(*values: float) -> Points:
@@ -45,6 +54,24 @@ def test_change_within_three_standard_errors_is_none() -> None:
     assert not Change(0.0, 0.0, 0.0).rises(0)
 
 
+def test_a_fall_from_the_best_by_hand() -> None:
+    # windows of five: the best mean 0.8, the last 0; the one step down is a difference of -0.8 among ten, their mean
+    # -0.08: sqrt(0.72² + 9·0.08²) = 0.7589, over sqrt(2·10) and times sqrt(2/5) 0.1073
+    step, moved = from_best(points(*[0.8] * 6, *[0.0] * 5))
+    assert (step, moved.first, moved.last) == (0, pytest.approx(0.8), 0)
+    assert moved.noise == pytest.approx(0.1073, abs=1e-4)
+
+
+def test_two_bad_batches_are_no_fall() -> None:
+    assert from_best(points(*[0.8] * 8, 0.0, 0.0))[1].last == 0.8
+
+
+def test_a_rise_from_the_lowest_by_hand() -> None:
+    step, moved = from_lowest(points(3, 3, 1, 1, 1, 1, 1, 4, 4, 4, 4, 4))
+    assert (step, moved.first, moved.last) == (2, 1, 4)
+    assert not from_lowest(points(*[1.0] * 8, 9.0, 9.0))[1].rises(0.1)
+
+
 def test_share_change_by_hand() -> None:
     moved = share_change(points(0.4, 0.5, 0.6), np.array([100.0, 7.0, 50.0]))
     assert (moved.first, moved.last) == (0.4, 0.6)
@@ -77,6 +104,37 @@ def test_values_that_are_no_number_are_left_out() -> None:
     rows = [{"step": i, "x": value} for i, value in enumerate([1.0, None, math.nan, math.inf, "2", True, 3])]
     found = Series(rows).points("x")
     assert (found.steps.tolist(), found.values.tolist()) == ([0, 6], [1.0, 3.0])
+
+
+@pytest.mark.parametrize(("nulls", "found"), [(4, 6), (5, None)])
+def test_what_lately_is_no_number_has_no_level(nulls: int, found: int | None) -> None:
+    values: list[object] = [0.5] * 6 + [None, math.nan, "3", None, None][:nulls]
+    series = Series([{"step": i, "x": value} for i, value in enumerate(values)])
+    usable = series.find("x", points=5)
+    assert (usable and len(usable)) == found
+    if found is None:
+        with pytest.raises(CannotJudge, match="latest x: 0 of the 5 points needed"):
+            series.need("x", points=5)
+
+
+def test_one_validation_without_a_number_is_enough_to_lapse() -> None:
+    series = Series([{"step": i, "split": "validation", "x": value} for i, value in enumerate([0.5, 0.6, 0.7, None])])
+    assert series.lapsed("x", "validation")
+    with pytest.raises(CannotJudge, match="latest validation x: 0 of the 1 points needed"):
+        series.need("x", points=3, split="validation")
+
+
+def test_a_metric_that_is_recorded_now_and_then_has_not_lapsed() -> None:
+    series = Series([{"step": i, **({"x": 1.0} if i % 10 == 0 else {})} for i in range(60)])
+    assert not series.lapsed("x")
+    assert not series.lapsed("never")
+
+
+def test_numbers_beyond_all_measure_are_none_and_zero_has_no_sign() -> None:
+    series = Series([{"step": i, "x": value} for i, value in enumerate([10**400, -(10**400), 1e305, 1e200, -0.0])])
+    values = series.points("x").values.tolist()
+    assert values == [1e200, 0.0]
+    assert math.copysign(1, values[1]) == 1
 
 
 def test_need_names_the_best_filled_key() -> None:

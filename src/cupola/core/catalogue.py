@@ -40,6 +40,11 @@ class _Formatter(string.Formatter):
         return "not recorded" if value is None else str(super().format_field(value, format_spec))
 
 
+def entry(name: str, values: Mapping[str, Any]) -> str:
+    """Where a finding stands in a table: `name.reading`, or `name` where it has one reading alone."""
+    return f"{name}.{values['reading']}" if "reading" in values else name
+
+
 def wording(name: str, values: Mapping[str, Any], steps: Sequence[int], language: str = "en") -> Wording:
     """The texts of finding `name` with its values and steps filled in.
 
@@ -47,7 +52,7 @@ def wording(name: str, values: Mapping[str, Any], steps: Sequence[int], language
     KeyError for a language, name, reading or value that is not known.
     """
     table = TABLES[language]
-    template = table[f"{name}.{values['reading']}" if "reading" in values else name]
+    template = table[entry(name, values)]
     filled = {**values, "since": steps[0], "until": steps[1]}
     return Wording(*(_fill(text, filled) for text in vars(template).values()))
 
@@ -119,7 +124,8 @@ ENGLISH: dict[str, Wording] = {
     ),
     "flat_near_floor.any": Wording(
         "Flat near the floor",
-        "{key} stood at {level:.2%} from step {since} to {until} and did not rise. Groups with signal: {signal:.0%}.",
+        "{key} stood at {level:.2%} from step {since} to {until} and did not rise. Groups that can teach it: "
+        "{signal:.0%}.",
         "The task is too hard for this policy, or the verifier does not recognise right answers. From rewards alone "
         "the two look the same.",
         "First read answers (`cupola groups`): is a right one among them? If so, mend the verifier "
@@ -137,15 +143,15 @@ ENGLISH: dict[str, Wording] = {
     ),
     "flat_near_ceiling.from_start": Wording(
         "Flat near the ceiling from the start",
-        "{key} began at {first:.1%} and ends at {level:.1%}. Groups with signal: {signal:.0%}.",
+        "{key} began at {first:.1%} and ends at {level:.1%}. Groups that can teach more: {signal:.0%}.",
         "The questions are too easy, or the verifier accepts too much. Groups in which all are right teach nothing.",
         "Read some paid answers (`cupola groups`) and give the verifier a wrong one. If it is sound, take harder "
         "questions in `data` (or `data.options`): half right is the most informative level.",
     ),
     "flat_near_ceiling.reached": Wording(
         "Solved",
-        "{key} rose from {first:.1%} and has stayed near {level:.1%} since step {since}. Groups with signal: "
-        "{signal:.0%}.",
+        "{key} rose from {first:.1%} and has stayed near {level:.1%} since step {since}. Groups that can teach "
+        "more: {signal:.0%}.",
         "The policy has learnt what these questions can teach it.",
         "Stop here, or go on with harder questions in `data` (or `data.options`). Confirm with `cupola eval`.",
     ),
@@ -212,6 +218,34 @@ ENGLISH: dict[str, Wording] = {
         "mend the verifier (`reward.extract`, or your reward function); otherwise lower `optim.learning_rate` or raise "
         "`objective.beta`.",
     ),
+    "correctness_falls.some": Wording(
+        "The policy gets worse",
+        "{key} fell from {best:.3g} (step {best_step}) to {last:.3g} by step {until}.",
+        "The policy loses what it could do. Only where this is training, and validation holds, the questions may have "
+        "become harder instead.",
+        "Keep the checkpoint nearest to step {best_step}. Check late wrong answers by eye (`cupola groups`): if they "
+        "are right in another form, mend the verifier (`reward.extract`, or your reward function). Otherwise start "
+        "again from that checkpoint (`model.source`) with a lower `optim.learning_rate` or `objective.beta` > 0.",
+    ),
+    "correctness_falls.nearly_all": Wording(
+        "Hardly anything is left",
+        "{key} fell from {best:.3g} (step {best_step}) to {last:.3g} by step {until}.",
+        "The policy has lost what it could do; groups that still differ do so in other parts of the reward. Or the "
+        "verifier no longer recognises right answers.",
+        "Stop. Read late answers (`cupola groups`): if they are right, mend the verifier (`reward.extract`, or your "
+        "reward function). Otherwise start again from the checkpoint nearest to step {best_step} (`model.source`) with "
+        "a third of the learning rate or less (`optim.learning_rate`), and weigh the other parts (`reward.weight`) "
+        "less.",
+    ),
+    "entropy_explosion": Wording(
+        "Entropy explodes",
+        "Entropy rose from {first:.3g} to {last:.3g} nats per token (steps {since} to {until})[, and {progress_key} is "
+        "at {progress:.3g} without a lasting rise].[ The gradient norm is {grad_norm:.3g}.]",
+        "The policy comes apart into noise: steps are too large, or something pays for entropy or for unlikely tokens.",
+        "Stop. Start again from a checkpoint before the rise (`model.source`) with a third of `optim.learning_rate` or "
+        "less, `objective.entropy_coef` at 0 and a smaller `optim.max_grad_norm`. Check that `sampling.temperature` is "
+        "1.",
+    ),
     "entropy_collapse.stalled": Wording(
         "Entropy has collapsed",
         "Entropy fell from {first:.3g} to {last:.3g} nats per token (steps {since} to {until}); groups with signal: "
@@ -255,6 +289,16 @@ ENGLISH: dict[str, Wording] = {
         "Look for right answers among the samples (`cupola groups`); if there are any, mend the verifier "
         "(`reward.extract`, or your reward function). Otherwise take easier questions in `data` or raise "
         "`sampling.group_size` (now {group_size}). If it was better before, lower `optim.learning_rate`.",
+    ),
+    "dead_groups_taking_over.mixed": Wording(
+        "Most groups are solved or hopeless",
+        "{share:.0%} of the groups have equal rewards since step {since}; all right: {right:.0%}, all wrong: "
+        "{wrong:.0%}. Tokens without any gradient: {wasted:.0%}.",
+        "Some questions have nothing left to teach, and others are beyond this policy or their right answers are not "
+        "recognised.[ The run learns from the rest alone: {signal:.1%} of the groups.][ Nothing is learned: "
+        "{no_signal:.0%} of the groups have signal.]",
+        "Look for right answers among the samples of the hopeless questions (`cupola groups`). If there are none, "
+        "choose questions nearer to half right in `data`, or raise `sampling.group_size` (now {group_size}).",
     ),
     "dead_groups_taking_over.tied": Wording(
         "Rewards tie although answers differ",
@@ -303,7 +347,7 @@ ENGLISH: dict[str, Wording] = {
         "A loss of about 0 is normal here",
         "The loss is about {loss:.1g} (steps {since} to {until}) and the gradient norm is {grad_norm:.3g}.",
         "With one update per batch the ratio is 1 and a group's advantages sum to 0, so the loss is 0 while its "
-        "gradient is not. Nothing is wrong.",
+        "gradient is not. That alone is no fault.",
         "Watch reward, validation and groups with signal; do not set `objective.beta` only to see a number.",
     ),
 }

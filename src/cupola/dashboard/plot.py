@@ -105,9 +105,9 @@ def ticks(low: float, high: float, most: int = 5, whole: bool = False) -> list[f
 
 
 def tick_label(value: float) -> str:
-    """A short label: 0.25, 12k, 1.5M."""
+    """A short label: 0.25, 12k, 1.5M, 2e+15."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
+        if size <= abs(value) < 1e12:
             return f"{value / size:g}{letter}".replace("-", "−")
     return f"{value:g}".replace("-", "−").replace("e−0", "e−")
 

@@ -144,7 +144,8 @@ def spark(course: Curve) -> str:
     values = [value for _, value in course.known]
     low, high = min(values), max(values)
     if low == high:
-        low, high = low - 1, high + 1
+        room = max(1.0, abs(low))
+        low, high = low - room, high + room
     x_axis = Axis(course.points[0].step, course.points[-1].step, 2, SPARK_WIDTH - 2)
     y_axis = Axis(low, high, SPARK_HEIGHT - 3, 3)
     return "".join(

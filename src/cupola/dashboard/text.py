@@ -3,7 +3,6 @@ trusted, and nothing in them may hide."""
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Mapping
 from itertools import groupby
@@ -14,13 +13,15 @@ from markupsafe import Markup, escape
 from cupola.core import stats
 
 NO_DATA = "–"
+#: Beyond it, or this near to 0, a number's sums, differences and ratios leave the range of floats.
+_LARGEST, _SMALLEST = 1e300, 1e-300
 
 
 def finite(value: object) -> float | None:
-    """The value as a float, or `None` if it is no finite number (a truth value is none either)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """The value as a float, or `None` if it is no number that a chart can hold (a truth value is none either)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
         return None
-    return float(value)
+    return float(value) if abs(value) >= _SMALLEST else 0.0
 
 
 def measured(row: Mapping[str, Any], key: str) -> float | None:
@@ -34,7 +35,9 @@ def number(value: object, sign: bool = False) -> str:
     if known is None:
         return NO_DATA
     size = abs(known)
-    if size >= 1000 or (known == int(known) and not sign):
+    if size >= 1e12:
+        style = ".2e"
+    elif size >= 1000 or (known == int(known) and not sign):
         style = ",.0f"
     elif size and size < 1e-3:
         style = ".2g"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cupola.core.catalogue import Gap
+from cupola.core.catalogue import Gap, entry
 from cupola.core.records import Action, Finding, Group, Severity
 from cupola.core.runlog import RunReader
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import CannotJudge, Series
-from cupola.watch.diagnosis.table import DETECTORS
+from cupola.watch.diagnosis.table import DETECTORS, EXPLAINED
 
 Row = Mapping[str, Any]
 
@@ -45,8 +45,15 @@ def diagnose_rows(rows: Iterable[Row], recipe: Row | None = None, evaluation: Ro
             gaps.append(Gap(name, lack.key, lack.found, lack.needed))
         else:
             findings.extend([found] if found else [])
-    findings.sort(key=lambda finding: -RANK[finding.severity])
-    return Diagnosis(tuple(findings), tuple(gaps))
+    told = [finding for finding in findings if not _is_explained(finding, findings)]
+    told.sort(key=lambda finding: -RANK[finding.severity])
+    return Diagnosis(tuple(told), tuple(gaps))
+
+
+def _is_explained(finding: Finding, findings: Iterable[Finding]) -> bool:
+    """Whether another finding, at least as grave, is the reason of this one."""
+    reasons = EXPLAINED.get(entry(finding.name, finding.values), frozenset())
+    return any(other.name in reasons and RANK[other.severity] >= RANK[finding.severity] for other in findings)
 
 
 def diagnose_run(reader: RunReader) -> Diagnosis:

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import Points, Series
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, TREND_POINTS, change, level
+from cupola.watch.diagnosis.series import LEVEL_POINTS, Points, Series
+from cupola.watch.diagnosis.trend import PEAK_SIGMAS, TREND_POINTS, Change, change, level, share_change
 
 REWARD_RISE = 0.05  # of the larger end: rewards have no common scale, so a rise is told relative to its own
+LEAST_FALL = 0.03  # of validation: three answers in a hundred
 CORRECT_RISE = 0.03  # three answers in a hundred: below that a rise is of no use to anybody
 
 
@@ -48,7 +49,7 @@ def _equals(points: Points, value: float) -> Points:
 
 
 def signal_share(series: Series) -> float | None:
-    """Share of groups at the end of the run from which something can be learnt."""
+    """Share of groups at the end of the run whose rewards differ."""
     recorded = series.find("groups/with_signal", points=LEVEL_POINTS)
     if recorded is not None:
         return level(recorded)
@@ -56,11 +57,25 @@ def signal_share(series: Series) -> float | None:
     return None if dead is None else 1 - level(dead)
 
 
+def teaching_share(series: Series) -> float | None:
+    """Share of groups at the end of the run that can teach correctness: not other parts of the reward alone differ."""
+    signal, beside = signal_share(series), latest_level(series, "groups/no_signal")
+    return signal if signal is None or beside is None else max(0.0, signal - beside)
+
+
+def fall_of_validation(series: Series, context: Context, validation: Points) -> tuple[int, Change] | None:
+    """Step of the best validation, and the change from there to the end; `None` where that is no fall."""
+    best = int(validation.values.argmax())
+    moved = share_change(validation, answers_behind(series, context, validation), best)
+    return (int(validation.steps[best]), moved) if moved.falls(LEAST_FALL, PEAK_SIGMAS) else None
+
+
 def answers_behind(series: Series, context: Context, validation: Points) -> NDArray[np.float64]:
     """Judged answers behind each validation point (n,): as recorded, else as many as the recipe asks for."""
     counted = series.points("correct/answers", "validation")
     recorded = dict(zip(counted.steps.tolist(), counted.values.tolist(), strict=True))
-    return np.array([recorded.get(step) or context.answers for step in validation.steps.tolist()], dtype=np.float64)
+    counts = [recorded.get(step) or context.answers for step in validation.steps.tolist()]
+    return np.maximum(np.array(counts, dtype=np.float64), 1)
 
 
 def latest_level(series: Series, key: str) -> float | None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.detectors import (
+    correctness_falls,
     dead_groups_taking_over,
     entropy_collapse,
+    entropy_explosion,
     flat_near_ceiling,
     flat_near_floor,
     format_up_correctness_down,
@@ -32,6 +34,8 @@ DETECTORS: Mapping[str, Detector] = {
     "train_up_eval_down": train_up_eval_down.detect,
     "format_up_correctness_down": format_up_correctness_down.detect,
     "high_truncation": high_truncation.detect,
+    "entropy_explosion": entropy_explosion.detect,
+    "correctness_falls": correctness_falls.detect,
     "flat_near_floor": flat_near_floor.detect,
     "entropy_collapse": entropy_collapse.detect,
     "dead_groups_taking_over": dead_groups_taking_over.detect,
@@ -39,4 +43,20 @@ DETECTORS: Mapping[str, Detector] = {
     "flat_near_ceiling": flat_near_ceiling.detect,
     "learning": learning.detect,
     "loss_zero_benign": loss_zero_benign.detect,
+}
+
+_LOST = frozenset({"policy_destroyed", "correctness_falls"})
+
+#: What is left out beside a finding at least as grave, by catalogue entry: alone it would blame the task, promise
+#: progress, or say the same less exactly.
+EXPLAINED: Mapping[str, frozenset[str]] = {
+    "correctness_falls.some": frozenset({"policy_destroyed", "train_up_eval_down", "format_up_correctness_down"}),
+    "correctness_falls.nearly_all": frozenset({"policy_destroyed"}),
+    "flat_near_floor.any": _LOST,
+    "flat_near_floor.form_learnt": _LOST,
+    "dead_groups_taking_over.all_wrong": _LOST,
+    "dead_groups_taking_over.unknown": _LOST,
+    "learning.unevaluated": _LOST | {"train_up_eval_down"},
+    "learning.evaluated": _LOST | {"train_up_eval_down"},
+    "loss_zero_benign": _LOST | {"unscored", "no_gradient", "entropy_explosion"},
 }

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cupola.watch.diagnosis.series import Points
+from cupola.watch.diagnosis.series import LEVEL_POINTS, Points
 
-LEVEL_POINTS = 5  # a median of fewer steps is decided by two batches of prompts
 TREND_POINTS = 20  # two windows of LEVEL_POINTS must leave half the run between them
 VALIDATION_POINTS = 3  # before, between, after; each is itself a mean over all validation questions
 WINDOW_SHARE = 5  # a window is a fifth of the run: long enough to average, short enough to be one end of it
 SIGMAS = 3.0  # a change counts beyond three standard errors, for diagnosis looks again at every step
+PEAK_SIGMAS = 4.0  # a fall from the best needs one more: the best of several is partly luck
 
 _MAD_TO_STD = 1.4826  # of a normal distribution
 _MEDIAN_TO_MEAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
@@ -62,6 +62,28 @@ def change(points: Points) -> Change:
     deviation = _MAD_TO_STD * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
     noise = _MEDIAN_TO_MEAN * deviation * math.sqrt(2 / k)
     return Change(float(np.median(points.values[:k])), level(points), noise)
+
+
+def from_best(points: Points) -> tuple[int, Change]:
+    """Step of the best running mean of a training series, and the change from it to the last window.
+
+    Windows are those of `change`, but of at most TREND_POINTS, so that a long run's fall is seen soon. Means, because
+    the best of many medians of a series of few values (one group a step) is one of these values; at the end the median,
+    if that is higher, so that two bad batches are no fall. A wild step adds to the noise in proportion: s is the
+    standard deviation of the first differences over sqrt(2), the standard error of two means' difference s·sqrt(2/k).
+    """
+    k = min(window(len(points)), TREND_POINTS)
+    means, steps = np.lib.stride_tricks.sliding_window_view(points.values, k).mean(axis=1), np.diff(points.values)
+    length = float(np.hypot.reduce(steps - steps.mean()))  # no square of it is ever too large
+    best, last = int(means.argmax()), max(float(means[-1]), float(np.median(points.values[-k:])))
+    noise = length / math.sqrt(2 * len(steps)) * math.sqrt(2 / k)
+    return int(points.steps[best]), Change(float(means[best]), last, noise)
+
+
+def from_lowest(points: Points) -> tuple[int, Change]:
+    """As `from_best`, of the lowest running mean."""
+    step, moved = from_best(Points(points.key, points.steps, -points.values))
+    return step, Change(-moved.first, -moved.last, moved.noise)
 
 
 def share_change(points: Points, answers: NDArray[np.float64], start: int = 0) -> Change:

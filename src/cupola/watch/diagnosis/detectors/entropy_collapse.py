@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import Points, Series
-from cupola.watch.diagnosis.signals import improves, latest_level, progress, signal_share
+from cupola.watch.diagnosis.signals import improves, latest_level, progress, teaching_share
 from cupola.watch.diagnosis.trend import TREND_POINTS, change, level
 
 COLLAPSED = 0.2  # a fifth of the start: learning alone commonly halves it
@@ -19,7 +19,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     moved = change(entropy)
     if moved.first < HAD_ENTROPY or not moved.falls((1 - COLLAPSED) * moved.first):
         return None
-    signal, train = signal_share(series), progress(series, context)
+    signal, train = teaching_share(series), progress(series, context)
     if train is not None and train.key != "reward" and level(train) >= SOLVED:
         reading = "solved"
     elif (train is not None and _still_improves(train)) or (signal is not None and signal >= ENOUGH_SIGNAL):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import Series
-from cupola.watch.diagnosis.signals import signal_share
+from cupola.watch.diagnosis.signals import teaching_share
 from cupola.watch.diagnosis.trend import TREND_POINTS, change, level, since
 
 CEILING = 0.95  # at 19 right of 20 two groups of eight in three hold no wrong answer
@@ -23,6 +23,6 @@ def detect(series: Series, context: Context) -> Finding | None:
         "key": points.key,
         "first": moved.first,
         "level": moved.last,
-        "signal": signal_share(series),
+        "signal": teaching_share(series),
     }
     return Finding("flat_near_ceiling", "warning" if easy else "info", (start, points.span[1]), values)

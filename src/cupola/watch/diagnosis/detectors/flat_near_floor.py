@@ -6,9 +6,9 @@ import numpy as np
 
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import CannotJudge, Points, Series
-from cupola.watch.diagnosis.signals import signal_share
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, TREND_POINTS, change, level
+from cupola.watch.diagnosis.series import LEVEL_POINTS, CannotJudge, Points, Series
+from cupola.watch.diagnosis.signals import teaching_share
+from cupola.watch.diagnosis.trend import TREND_POINTS, change, level
 
 FLOOR = 0.02  # one answer in fifty: a group of eight holds none in five cases of six
 FLOOR_SPREAD = 0.05  # a total reward near 0 is a floor only if all rollouts get it
@@ -22,7 +22,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     split, points = _judged(series, context)
     moved = change(points)
     on_floor = max(level(points), moved.first, float(np.quantile(points.values, PATIENCE))) <= FLOOR
-    signal = signal_share(series) if split == "train" and points.key != "reward" else None
+    signal = teaching_share(series) if split == "train" and points.key != "reward" else None
     hopeful = moved.rises(STILL_RISING) or (signal is not None and signal >= ENOUGH_SIGNAL)
     if not on_floor or hopeful or float(points.values.min()) < 0:
         return None

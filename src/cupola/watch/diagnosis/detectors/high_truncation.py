@@ -6,9 +6,9 @@ import numpy as np
 
 from cupola.core.records import Finding, Severity
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import CannotJudge, Points, Series
+from cupola.watch.diagnosis.series import LEVEL_POINTS, CannotJudge, Points, Series
 from cupola.watch.diagnosis.signals import too_early
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, level, since
+from cupola.watch.diagnosis.trend import level, since
 
 HIGH = 0.3  # near a third cut: runs that were later withdrawn for truncation had 0.4, workable ones 0.14
 AT_CAP = 0.995  # a mean length this near the limit leaves room for no other reading

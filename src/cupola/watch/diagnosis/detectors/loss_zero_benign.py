@@ -1,4 +1,4 @@
-"""A loss of about 0 with a live gradient: how an on-policy, group-centred objective looks. Nothing is wrong."""
+"""A loss of about 0 with a live gradient: how an on-policy, group-centred objective looks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import Series
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, change, level
+from cupola.watch.diagnosis.series import LEVEL_POINTS, Series
+from cupola.watch.diagnosis.signals import signal_share
+from cupola.watch.diagnosis.trend import change, level
 
 ABOUT_ZERO = 1e-3  # what a progress table with three decimals prints as 0.000
 NEARLY_ALWAYS = 0.9  # of the steps
@@ -16,7 +17,8 @@ NEARLY_ALWAYS = 0.9  # of the steps
 def detect(series: Series, context: Context) -> Finding | None:
     loss = series.need("loss", points=LEVEL_POINTS)
     about_zero = float(np.quantile(np.abs(loss.values), NEARLY_ALWAYS)) <= ABOUT_ZERO
-    if not about_zero or not _moves(series):
+    without_signal = signal_share(series) == 0 or series.lapsed("reward")  # then only the distance is trained
+    if not about_zero or without_signal or not _moves(series):
         return None
     gradient = series.find("grad_norm", points=LEVEL_POINTS)
     values = {"loss": level(loss), "grad_norm": None if gradient is None else level(gradient)}

@@ -6,9 +6,9 @@ import numpy as np
 
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import CannotJudge, Series
+from cupola.watch.diagnosis.series import LEVEL_POINTS, CannotJudge, Series
 from cupola.watch.diagnosis.signals import signal_share
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, window
+from cupola.watch.diagnosis.trend import window
 
 
 def detect(series: Series, context: Context) -> Finding | None:

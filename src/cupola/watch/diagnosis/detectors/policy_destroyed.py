@@ -6,9 +6,9 @@ import numpy as np
 
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import Points, Series
+from cupola.watch.diagnosis.series import LEVEL_POINTS, Points, Series
 from cupola.watch.diagnosis.signals import dead_share, latest_level, peak_learning_rate
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, level, smooth
+from cupola.watch.diagnosis.trend import level, smooth
 
 REMAINS = 0.1  # a tenth of the best level: no change of difficulty or bad batch does that for many steps
 HAD_LEVEL = 0.05  # a policy below five right answers in a hundred had nothing to destroy
@@ -49,9 +49,16 @@ def _best(points: Points) -> tuple[int, float]:
 
 
 def _start(series: Series, points: Points) -> tuple[int, float]:
-    """Step and level at which the run began: of validation, if that fell too, else of the first step, if it is high."""
-    held_out = series.find(points.key, points=2, split="validation")
-    if held_out is not None and held_out.values[-1] <= REMAINS * held_out.values[0]:
-        return held_out.span[0], float(held_out.values[0])
+    """Step and level of the best validation, if it is of the same policy, else of the first step, if it is high.
+
+    Training questions may be harder than those of validation. So training lost that level only if validation lost it
+    too or, where none came after it, if the first step stood near it.
+    """
     first = float(points.values[0])
+    held_out = series.find(points.key, points=1, split="validation")
+    if held_out is not None:
+        best = int(held_out.values.argmax())
+        peak, later = float(held_out.values[best]), held_out.values[best + 1 :]
+        if later[-1] <= REMAINS * peak if len(later) else first > REMAINS * peak:
+            return int(held_out.steps[best]), peak
     return points.span[0], first if first >= HAD_AT_START else 0.0

@@ -5,33 +5,29 @@ from __future__ import annotations
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
 from cupola.watch.diagnosis.series import Points, Series
-from cupola.watch.diagnosis.signals import answers_behind, improves
-from cupola.watch.diagnosis.trend import TREND_POINTS, VALIDATION_POINTS, change, share_change
-
-LEAST_FALL = 0.03  # three answers in a hundred
-PEAK_SIGMAS = 4.0  # one more than usual: the best of several points is partly luck
+from cupola.watch.diagnosis.signals import fall_of_validation, improves
+from cupola.watch.diagnosis.trend import TREND_POINTS, VALIDATION_POINTS, change
 
 
 def detect(series: Series, context: Context) -> Finding | None:
     if not context.validated:
         return None
     validation = series.need(*context.correctness, points=VALIDATION_POINTS, split="validation")
-    best = int(validation.values.argmax())
-    fall = share_change(validation, answers_behind(series, context, validation), best)
-    train = _recorded_progress(series, context)
-    if not fall.falls(LEAST_FALL, PEAK_SIGMAS) or (train is not None and not improves(train)):
+    fallen, train = fall_of_validation(series, context, validation), _recorded_progress(series, context)
+    if fallen is None or (train is not None and not improves(train)):
         return None
+    best_step, fall = fallen
     moved = None if train is None else change(train)
     values = {
         "reading": "train_unknown" if train is None else "train_up",
         "best": fall.first,
-        "best_step": int(validation.steps[best]),
+        "best_step": best_step,
         "validation_last": fall.last,
         "train_key": None if train is None else train.key,
         "train_first": None if moved is None else moved.first,
         "train_last": None if moved is None else moved.last,
     }
-    return Finding("train_up_eval_down", "warning", (int(validation.steps[best]), validation.span[1]), values)
+    return Finding("train_up_eval_down", "warning", (best_step, validation.span[1]), values)
 
 
 def _recorded_progress(series: Series, context: Context) -> Points | None:

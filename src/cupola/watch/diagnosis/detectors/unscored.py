@@ -6,9 +6,9 @@ from typing import get_args
 
 from cupola.core.records import Finding, Severity, Status
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import CannotJudge, Points, Series
+from cupola.watch.diagnosis.series import LEVEL_POINTS, CannotJudge, Points, Series
 from cupola.watch.diagnosis.signals import too_early
-from cupola.watch.diagnosis.trend import LEVEL_POINTS, window
+from cupola.watch.diagnosis.trend import window
 
 MOST = 0.5  # of the groups: the run is trained by the minority that happens to be scored
 SOME = 0.1  # of rollouts or groups: failures of 5 to 15 in a hundred already bias the groups
