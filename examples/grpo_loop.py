@@ -26,7 +26,7 @@ from cupola.train.models import (
     pad,
     set_threads,
 )
-from cupola.train.objectives import advantages, count, omega, policy_term, token_logps, token_ratio
+from cupola.train.objectives import RATIOS, SURROGATES, Clip, advantages, count, omega, token_logps, weighted_sum
 from cupola.train.rollout import Collector, group_metrics, headline
 from cupola.train.tasks import draw_problem, make_task
 from cupola.train.verifiers import Scorer, build
@@ -99,8 +99,9 @@ def policy_loss(
     """
     batch = pad(prompts, answers, policy.pad_id)
     logp = token_logps(completion_logits(policy.model, batch, SAMPLING.temperature), batch.tokens)
-    ratio = token_ratio(logp, logp.detach())
-    return policy_term(ratio, advantage, batch.mask, weight, CLIP_LOW, CLIP_HIGH)
+    ratio = RATIOS["token"](logp, logp.detach(), batch.mask)
+    loss = SURROGATES["clipped"].loss(logp, ratio, advantage[:, None].to(logp), batch.mask, Clip(CLIP_LOW, CLIP_HIGH))
+    return weighted_sum(loss, batch.mask, weight)
 
 
 def report(step: int, groups: Sequence[Group]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cupola.core.config import ExactReward, SamplingSection, SftRecipe, dump, load, load_recipe
+from cupola.core.config.presets import PRESETS
 from cupola.core.records import RecipeError, Sampling
 
 RECIPE = """\
@@ -29,7 +30,9 @@ weight = 0
 
 [objective]
 preset = "dr_grpo"
-clip_high = 0.28
+
+[objective.surrogate]
+high = 0.28
 """
 
 
@@ -63,7 +66,7 @@ def test_every_value_tells_where_it_came_from(recipe: Path) -> None:
     assert origin["reward.0.weight"] == "default"
     assert origin["sampling.group_size"] == "command line"
     assert origin["reward.0.extract"] == "command line"
-    assert origin["objective.clip_high"] == "my.toml:20"
+    assert origin["objective.surrogate.high"] == "my.toml:22"
     assert origin["objective.denominator"] == "preset dr_grpo"
     assert origin["objective.count_dead"] == "default"
     assert origin["optim.betas"] == "default"
@@ -72,7 +75,7 @@ def test_every_value_tells_where_it_came_from(recipe: Path) -> None:
 def test_preset_gives_values_and_yields_to_the_recipe(recipe: Path) -> None:
     loaded, _ = load_recipe([recipe])
     assert (loaded.objective.scale, loaded.objective.denominator, loaded.objective.beta) == ("none", "constant", 0.0)
-    assert (loaded.objective.clip_low, loaded.objective.clip_high) == (0.2, 0.28)
+    assert loaded.objective.surrogate.model_dump() == {"kind": "clipped", "low": 0.2, "high": 0.28}
 
     other, origin = load_recipe([recipe], ["objective.preset=grpo", "objective.beta=0"])
     assert (other.objective.scale, other.objective.denominator) == ("group_std", "sequence_mean")
@@ -160,7 +163,10 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
         ("reward=[3]", "command line: reward.0: is a table of keys, got 3"),
         ("model=3", "command line: model: is a table of keys, got 3"),
         ("model.dtype=fp8", "command line: model.dtype: input should be 'float32', 'bfloat16' or 'float64', got 'fp8'"),
-        ("objective.preset=gpro", "command line: objective.preset: unknown preset 'gpro'; there are dr_grpo, grpo"),
+        (
+            "objective.preset=gpro",
+            "command line: objective.preset: unknown preset 'gpro'; there are " + ", ".join(sorted(PRESETS)),
+        ),
         ("reward.2.weight=1", "reward.2.weight: 2 is none of the 2 entries, which count from 0"),
         ("reward.right.weight=1", "reward.right.weight: right is none of the 2 entries, which count from 0"),
         ("run.steps.more=1", "run.steps.more: steps is a value, not a table"),
@@ -188,8 +194,8 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
             "command line: optim.learning_rate: input should be less than or equal to 10, got 11",
         ),
         (
-            "objective.clip_high=101",
-            "command line: objective.clip_high: input should be less than or equal to 100, got 101",
+            "objective.surrogate.high=101",
+            "command line: objective.surrogate.high: input should be less than or equal to 100, got 101",
         ),
         (
             "reward.0.weight=-1e7",
@@ -234,9 +240,9 @@ def test_what_cannot_be_set_is_refused_by_key(recipe: Path, override: str, text:
         ("[data]", "[smapling]", "my.toml:4: smapling: unknown key; did you mean sampling?"),
         ('task = "arithmetic"', "file = 'q.csv'", "my.toml:6: data.options: are settings of a built-in task, but"),
         (
-            "clip_high = 0.28",
-            "clip_low = 1.5",
-            "my.toml:20: objective.clip_low: input should be less than or equal to 1",
+            "high = 0.28",
+            "low = 1.5",
+            "my.toml:22: objective.surrogate.low: input should be less than or equal to 1",
         ),
     ],
 )
@@ -259,7 +265,10 @@ def test_a_fault_in_a_file_is_named_by_line(recipe: Path, old: str, new: str, te
             "sampling.top_k: cuts the distribution that is sampled but not the one that is trained",
         ),
         (["data.file=q.jsonl"], "data.file: stands beside `task`; give one of the two"),
-        (["objective.clip_low=1.01"], "objective.clip_low: input should be less than or equal to 1, got 1.01"),
+        (
+            ["objective.surrogate.low=1.01"],
+            "objective.surrogate.low: input should be less than or equal to 1, got 1.01",
+        ),
         (["optim.minibatches=257"], "optim.minibatches: cuts a batch of 256 rollouts into more pieces than it has"),
     ],
 )

@@ -58,12 +58,12 @@ def test_starting_recipe_lists_the_choices_and_where_paths_are_found() -> None:
         "on_error": "stop, unscorable",
         "on_warning": "warn, pause, stop",
         "dtype": "float32, bfloat16, float64",
-        "preset": "grpo, dr_grpo",
-        "baseline": "group_mean, none",
-        "scale": "group_std, none",
-        "ratio": "token",
-        "denominator": "sequence_mean, token_mean, constant, prompt_mean",
-        "kl_denominator": "sequence_mean, token_mean, constant, prompt_mean",
+        "preset": "grpo, dr_grpo, dapo, dapo_code, gspo, gspo_token, cispo, rloo, rloo_reinforce, sapo",
+        "baseline": "group_mean, leave_one_out, batch_mean, none",
+        "scale": "group_std, batch_std, group_mean, none",
+        "ratio": "token, sequence, sequence_token, sequence_product, none",
+        "denominator": "sequence_mean, token_mean, constant, prompt_mean, sequence_sum, token_sum",
+        "kl_denominator": "sequence_mean, token_mean, constant, prompt_mean, sequence_sum, token_sum",
     }.items():
         assert re.search(rf"^# .* One of: {choices}\.\n(# )?{key} = ", text, re.M), key
     assert "`arithmetic` or `sums`" in text

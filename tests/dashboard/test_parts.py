@@ -125,7 +125,10 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     [
         ({"preset": "dr_grpo"}, "dr_grpo"),
         ({"preset": "grpo", "beta": 0.0, "denominator": "constant"}, "grpo, denominator constant, beta 0"),
-        ({"preset": "grpo", "denominator": "sequence_mean", "clip_high": 0.28}, "grpo, clip high 0.28"),
+        (
+            {"preset": "grpo", "surrogate": {"kind": "clipped", "low": 0.2, "high": 0.28}},
+            "grpo, surrogate clipped, low 0.2, high 0.28",
+        ),
         ({"preset": "grpo", "count_dead": False, "why": {"kl": "x"}}, "grpo, count dead false"),
         ({"preset": "of another version", "beta": 1.0}, "of another version"),
         ({}, None),

@@ -188,7 +188,7 @@ class PlainLoss:
             logp = logits.log_softmax(-1)[range(len(tokens)), tokens]
             ratio = (logp - (logp.detach() if logp_old is None else logp_old[g, i])).exp()
             advantage = self.advantages[g][i]
-            clipped = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+            clipped = ratio.clamp(1 - objective.surrogate.low, 1 + objective.surrogate.high)
             total = (
                 total - self.omega((g, i), scope, "policy") * torch.min(ratio * advantage, clipped * advantage).sum()
             )

@@ -10,6 +10,7 @@ import torch
 from loop_parts import PlainLoss, difference, gradients_of, mixed_groups, recipe, rows_forwarded, tiny_policy, update
 
 from cupola.core.config import Recipe
+from cupola.core.config.presets import PRESETS
 from cupola.train.loop import Learner
 
 RULES = ("sequence_mean", "token_mean", "constant", "prompt_mean")
@@ -130,3 +131,20 @@ def test_a_term_on_every_rollout_forwards_every_rollout(extra: str) -> None:
     rows = rows_forwarded(learner.policy.model)
     update(learner, mixed_groups())
     assert sum(rows) == 15
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_has_one_gradient_however_the_batch_is_cut(preset: str) -> None:
+    """Two minibatches and two passes, KL and entropy on: the later steps see ratios that are not 1."""
+    objective = {"preset": preset, "beta": 0.3, "entropy_coef": 0.2}
+    optim = {"name": "sgd", "learning_rate": 0.001, "minibatches": 2, "epochs": 2}
+    found: dict[int, list] = {}
+    for cut in CUTS.values():
+        learner = learner_of(recipe(objective, {**optim, "micro_tokens": cut}))
+        found[cut] = gradients_of(learner)
+        update(learner, mixed_groups())
+    whole = found.pop(CUTS["whole"])
+    assert len(whole) == 4
+    worst = max(difference(step, same) for other in found.values() for step, same in zip(other, whole, strict=True))
+    print(f"{preset}: {worst:.1e}")
+    assert worst < 1e-9

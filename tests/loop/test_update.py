@@ -149,7 +149,7 @@ def test_old_log_probabilities_are_those_before_the_update() -> None:
 def test_later_updates_see_the_ratio_and_clipping_binds() -> None:
     """Two passes at a large step: the second one's gradient and clip shares are those of the moved policy."""
     groups = mixed_groups()
-    settings = recipe({"clip_high": 0.28}, {"learning_rate": 2.0, "epochs": 2})
+    settings = recipe({"surrogate": {"high": 0.28}}, {"learning_rate": 2.0, "epochs": 2})
     learner = Learner(tiny_policy(), None, settings)
     plain = PlainLoss(learner.policy, None, settings, groups)
     encoded = {(g, i): (learner.policy.encode(groups[g].prompt.content), groups[g].rollouts[i]) for g, i in plain.rows}

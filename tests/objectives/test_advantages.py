@@ -8,7 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupola.train.objectives import BASELINES, SCALES, advantages, dead_groups, group_mean, group_std
+from cupola.train.objectives import (
+    BASELINES,
+    DIVISORS,
+    SCALES,
+    advantages,
+    dead_groups,
+    decoupled_advantages,
+    group_mean,
+    group_std,
+    whiten,
+)
 
 
 def tensors(rewards: list[list[float | None]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -107,6 +117,10 @@ REWARDS = st.floats(-100, 100).map(lambda reward: round(reward, 3))
 GROUPS = st.lists(st.lists(st.one_of(st.none(), REWARDS), min_size=1, max_size=6), min_size=1, max_size=4)
 
 
+#: Scales that a shift of all rewards of a group leaves alone.
+SHIFT_FREE = ["batch_std", "group_std", "none"]
+
+
 @settings(deadline=None)
 @given(GROUPS, st.sampled_from(sorted(SCALES)))
 def test_advantages_of_a_group_sum_to_zero(rewards: list[list[float | None]], scale: str) -> None:
@@ -127,23 +141,175 @@ def test_normalised_advantages_keep_their_arithmetic_bound(rewards: list[list[fl
 
 
 @settings(deadline=None)
-@given(GROUPS, REWARDS, st.sampled_from(sorted(SCALES)))
-def test_a_constant_added_to_every_reward_changes_nothing(
-    rewards: list[list[float | None]], shift: float, scale: str
+@given(GROUPS, REWARDS, st.sampled_from(["group_mean", "leave_one_out"]), st.sampled_from(["group_std", "none"]))
+def test_a_constant_added_to_a_groups_rewards_changes_nothing(
+    rewards: list[list[float | None]], shift: float, baseline: str, scale: str
 ) -> None:
     values, groups, scored = tensors(rewards)
-    found = advantages(values + shift, groups, scored, scale=scale)
-    torch.testing.assert_close(found, advantages(values, groups, scored, scale=scale), atol=1e-8, rtol=1e-7)
+    found = advantages(values + shift * (groups == 0), groups, scored, baseline, scale)
+    torch.testing.assert_close(found, advantages(values, groups, scored, baseline, scale), atol=1e-8, rtol=1e-7)
 
 
 @settings(deadline=None)
-@given(GROUPS, st.randoms(use_true_random=False), st.sampled_from(sorted(BASELINES)))
-def test_the_order_of_the_rollouts_plays_no_part(
-    rewards: list[list[float | None]], random: Random, baseline: str
+@given(GROUPS, REWARDS, st.sampled_from(["group_mean", "leave_one_out", "batch_mean"]), st.sampled_from(SHIFT_FREE))
+def test_a_constant_added_to_every_reward_changes_nothing(
+    rewards: list[list[float | None]], shift: float, baseline: str, scale: str
+) -> None:
+    values, groups, scored = tensors(rewards)
+    found = advantages(values + shift, groups, scored, baseline, scale)
+    torch.testing.assert_close(found, advantages(values, groups, scored, baseline, scale), atol=1e-8, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "scale"), [("group_mean", "group_mean"), ("batch_mean", "none"), ("group_mean", "batch_std")]
+)
+def test_where_the_statistic_is_not_the_groups_spread_a_shift_of_one_group_shows(baseline: str, scale: str) -> None:
+    values, groups, scored = tensors([[1.0, 0.0], [0.0, 1.0]])
+    moved = advantages(values + 3.0 * (groups == 0), groups, scored, baseline, scale, epsilon=0.0)
+    still = advantages(values, groups, scored, baseline, scale, epsilon=0.0)
+    assert (moved - still).abs().max() > 0.1
+
+
+@settings(deadline=None)
+@given(GROUPS, st.floats(0.1, 10), st.sampled_from(["group_std", "batch_std", "group_mean"]))
+def test_scaling_all_rewards_changes_nothing_without_an_epsilon(
+    rewards: list[list[float | None]], factor: float, scale: str
+) -> None:
+    values, groups, scored = tensors(rewards)
+    found = advantages(values * factor, groups, scored, scale=scale, epsilon=0.0)
+    torch.testing.assert_close(
+        found, advantages(values, groups, scored, scale=scale, epsilon=0.0), atol=1e-8, rtol=1e-7
+    )
+
+
+def test_where_the_epsilon_breaks_the_invariance() -> None:
+    """Rewards (x, 0) have the deviation x / sqrt 2, so A = x / 2 / (x / sqrt 2 + 1e-4).
+
+    Far above the epsilon every group gets 1 / sqrt 2, however small its spread: the division overweights groups of low
+    variance against their r - mean. Near and below it they are compressed instead, in the end to x / 2 / 1e-4.
+    """
+    for spread, expected in {100.0: 0.707106, 1.0: 0.707007, 1e-2: 0.697247, 1e-4: 0.292893, 1e-6: 0.0049650}.items():
+        found = advantages(*tensors([[spread, 0.0]]))
+        assert found.tolist() == pytest.approx([expected, -expected], rel=1e-4)
+
+
+def test_leave_one_out_by_hand() -> None:
+    # (1, 0, 2): others' means 1, 1.5, .5; an unscored rollout stands outside
+    found = advantages(*tensors([[1.0, 0.0, None, 2.0], [4.0, 2.0]]), baseline="leave_one_out", scale="none")
+    assert found.tolist() == pytest.approx([0.0, -1.5, 0.0, 1.5, 2.0, -2.0])
+
+
+@settings(deadline=None)
+@given(st.lists(REWARDS, min_size=2, max_size=6))
+def test_leave_one_out_is_the_groups_difference_stretched(rewards: list[float]) -> None:
+    n = len(rewards)
+    apart = advantages(*tensors([list(rewards)]), baseline="leave_one_out", scale="none")
+    mean = advantages(*tensors([list(rewards)]), baseline="group_mean", scale="none")
+    torch.testing.assert_close(apart, mean * n / (n - 1), atol=1e-9, rtol=1e-9)
+
+
+def test_batch_statistics_by_hand() -> None:
+    # rewards 0, 0, 1, 3: mean 1, squares of deviations 1 + 1 + 0 + 4 = 6, / 3 = 2
+    rewards = [[0.0, 0.0], [1.0, None, 3.0]]
+    found = advantages(*tensors(rewards), baseline="batch_mean", scale="none")
+    assert found.tolist() == [-1.0, -1.0, 0.0, 0.0, 2.0]  # a dead group keeps its advantage
+    found = advantages(*tensors(rewards), baseline="batch_mean", scale="batch_std", epsilon=0.0)
+    assert found.tolist() == pytest.approx([-math.sqrt(0.5)] * 2 + [0.0, 0.0, math.sqrt(2)])
+    found = advantages(*tensors(rewards), baseline="group_mean", scale="batch_std", epsilon=0.0)
+    assert found.tolist() == pytest.approx([0.0, 0.0, -math.sqrt(0.5), 0.0, math.sqrt(0.5)])
+
+
+def test_a_batch_of_equal_rewards_has_no_advantage_under_a_batch_baseline() -> None:
+    assert advantages(*tensors([[0.1, 0.1], [0.1]]), "batch_mean", "batch_std").tolist() == [0.0] * 3
+
+
+def test_maxrl_by_hand() -> None:
+    # solved 1 of 4: (1 - .25) / .25 = 3 and -1; none solved, and a mean that is not positive: 0
+    found = advantages(*tensors([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0], [-3.0, 1.0]]), scale="group_mean", epsilon=0.0)
+    assert found.tolist() == [3.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]
+    assert sum([0.1, 0.2, -0.3]) > 0  # a mean of 0 but for its rounding, which nothing may be divided by
+    assert advantages(*tensors([[0.1, 0.2, -0.3]]), scale="group_mean", epsilon=0.0).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out"])
+@pytest.mark.parametrize("scale", sorted(SCALES))
+def test_a_dead_group_is_exactly_zero_under_every_group_baseline_and_scale(baseline: str, scale: str) -> None:
+    found = advantages(*tensors([[0.1, 0.1, 0.1], [0.0, 0.7]]), baseline=baseline, scale=scale, epsilon=0.0)
+    assert found[:3].tolist() == [0.0, 0.0, 0.0]
+    assert found[3:].abs().min() > 0
+
+
+@settings(deadline=None)
+@given(GROUPS, st.randoms(use_true_random=False), st.sampled_from(sorted(BASELINES)), st.sampled_from(sorted(SCALES)))
+def test_the_order_of_the_rollouts_plays_no_part_in_any_composition(
+    rewards: list[list[float | None]], random: Random, baseline: str, scale: str
 ) -> None:
     values, groups, scored = tensors(rewards)
     order = list(range(len(values)))
     random.shuffle(order)
-    moved = advantages(values[order], groups[order], scored[order], baseline=baseline, scale="none")
-    still = advantages(values, groups, scored, baseline=baseline, scale="none")
-    torch.testing.assert_close(moved, still[order], atol=1e-10, rtol=1e-12)
+    moved = advantages(values[order], groups[order], scored[order], baseline, scale)
+    torch.testing.assert_close(moved, advantages(values, groups, scored, baseline, scale)[order], atol=1e-7, rtol=1e-6)
+
+
+def test_rewards_normalised_apart_by_hand() -> None:
+    """Two rewards of unlike spread: (1, 0) and (0, 10) weigh alike apart, while their sum follows the larger alone."""
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 10.0], [0.0, 0.0], [math.nan, 10.0]])
+    groups, scored = torch.tensor([0, 0, 1, 1]), ~rewards.isnan()
+    found = decoupled_advantages(rewards, groups, scored, torch.tensor([1.0, 1.0]), epsilon=0.0)
+    root = math.sqrt(0.5)
+    assert found.tolist() == pytest.approx([0.0, 0.0, -root, root])  # the missing part adds nothing
+    found = decoupled_advantages(rewards, groups, scored, torch.tensor([3.0, 1.0]), epsilon=0.0)
+    assert found.tolist() == pytest.approx([2 * root, -2 * root, -root, root])
+    together = advantages(rewards.nan_to_num(nan=0.0).sum(1), groups, scored.all(1) | True, epsilon=0.0)
+    assert together.tolist() == pytest.approx([-root, root, -root, root])
+
+
+# (1, 3, 5) beside a masked 100: mean 3, squares 8; variance 4 with ddof 1, 8 / 3 with ddof 0
+WHITENED = [
+    ("variance", 1, 0.0, True, [-1.0, 0.0, 1.0]),
+    ("variance", 1, 5.0, True, [-2 / 3, 0.0, 2 / 3]),  # sqrt(4 + 5)
+    ("std", 1, 2.0, True, [-0.5, 0.0, 0.5]),  # sqrt 4 + 2
+    ("floor", 1, 16.0, True, [-0.5, 0.0, 0.5]),  # sqrt(max(4, 16))
+    ("floor", 1, 1.0, True, [-1.0, 0.0, 1.0]),
+    ("variance", 0, 0.0, True, [-math.sqrt(1.5), 0.0, math.sqrt(1.5)]),
+    ("variance", 1, 0.0, False, [0.5, 1.5, 2.5]),
+]
+
+
+@pytest.mark.parametrize(("divisor", "ddof", "epsilon", "center", "expected"), WHITENED)
+def test_whitening_by_hand(divisor: str, ddof: int, epsilon: float, center: bool, expected: list[float]) -> None:
+    values = torch.tensor([[1.0, 100.0], [3.0, 5.0]], dtype=torch.float64)
+    found = whiten(values, torch.tensor([[1, 0], [1, 1]]), ddof, epsilon, divisor, center)
+    assert found.flatten().tolist() == pytest.approx([expected[0], 0.0, *expected[1:]])
+
+
+def test_every_divisor_is_worked_here() -> None:
+    assert {case[0] for case in WHITENED} == set(DIVISORS)
+
+
+def test_whitening_over_rollouts_counts_each_once_and_over_tokens_by_length() -> None:
+    over_rollouts = whiten(torch.tensor([1.0, 0.0]), torch.ones(2), ddof=0, epsilon=0.0)
+    assert over_rollouts.tolist() == [1.0, -1.0]
+    per_token = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    over_tokens = whiten(per_token, torch.tensor([[1, 0, 0], [1, 1, 1]]), ddof=0, epsilon=0.0)
+    # mean 1/4, variance 3/16: the one good token outweighs each bad one by three
+    assert over_tokens[:, 0].tolist() == pytest.approx([math.sqrt(3), -math.sqrt(1 / 3)])
+
+
+def test_equal_values_whiten_to_zero_and_not_to_their_rounding() -> None:
+    values = torch.full((7,), 0.1)
+    assert whiten(values, torch.ones(7), epsilon=0.0).tolist() == [0.0] * 7
+    assert whiten(values, torch.ones(7), epsilon=0.0, center=False).equal(values)
+
+
+def test_too_few_values_to_whiten_are_named() -> None:
+    with pytest.raises(ValueError, match="ddof 1 needs at least 2 values, the mask counts 1"):
+        whiten(torch.ones(3), torch.tensor([0, 1, 0]))
+
+
+@settings(deadline=None)
+@given(st.lists(REWARDS, min_size=2, max_size=8, unique=True))
+def test_whitened_values_have_mean_zero_and_variance_one(values: list[float]) -> None:
+    found = whiten(torch.tensor(values, dtype=torch.float64), torch.ones(len(values)), epsilon=0.0)
+    assert float(found.mean()) == pytest.approx(0, abs=1e-9)
+    assert float(found.var()) == pytest.approx(1, rel=1e-9)

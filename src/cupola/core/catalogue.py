@@ -253,16 +253,17 @@ ENGLISH: dict[str, Wording] = {
         "({loss:.3g}) shows nothing of it.]",
         "The policy gives the same answer every time, right or wrong. Groups of equal answers have no signal, so "
         "nothing leads out of it.",
-        "Start again from a checkpoint before the fall (`model.source`) with `objective.clip_high` = 0.28 or a small "
-        "`objective.entropy_coef` (0.001), and a lower `optim.learning_rate`. Check that `sampling.temperature` is 1.",
+        "Start again from a checkpoint before the fall (`model.source`) with `objective.surrogate.high` = 0.28 or a "
+        "small `objective.entropy_coef` (0.001), and a lower `optim.learning_rate`. Check that `sampling.temperature` "
+        "is 1.",
     ),
     "entropy_collapse.still_learning": Wording(
         "Entropy has fallen far, learning goes on",
         "Entropy fell from {first:.3g} to {last:.3g} nats per token (steps {since} to {until}); groups with signal: "
         "{signal:.0%}; {progress_key} is at {progress:.3g}.",
         "Growing certainty is part of learning. It becomes a collapse when answers no longer differ within groups.",
-        "Watch the groups with signal. If they dwindle while questions are still unsolved, set `objective.clip_high` "
-        "to 0.28 or `objective.entropy_coef` to 0.001.",
+        "Watch the groups with signal. If they dwindle while questions are still unsolved, set "
+        "`objective.surrogate.high` to 0.28 or `objective.entropy_coef` to 0.001.",
     ),
     "entropy_collapse.solved": Wording(
         "Entropy has fallen, and the questions are solved",

@@ -96,6 +96,9 @@ def objective(recorded: Row) -> str | None:
 
 
 def _setting(value: object) -> str:
+    if isinstance(value, Mapping):  # a surrogate and its constants
+        kind = value.get("kind")
+        return ", ".join([_setting(kind), *(f"{key} {_setting(value[key])}" for key in value if key != "kind")])
     return f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ").lower()
 
 

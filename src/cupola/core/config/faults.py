@@ -20,18 +20,32 @@ def told(error: ValidationError, kind: type[BaseModel], origin: Mapping[str, str
     An unknown key goes first: it may be what a missing one was meant to be.
     """
     first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    key = ".".join(part for part in (at, *map(str, _path(first))) if part)
+    key = ".".join(part for part in (at, *map(str, _path(first, kind))) if part)
     return ": ".join(part for part in (_place(key, origin), key, _fault(first, kind)) if part)
 
 
-def _path(error: Any) -> list[str | int]:
-    """Where the fault is, without the kind that pydantic puts behind the index of a list's entry."""
-    located = error["loc"]
-    path = [part for before, part in zip(("", *located), located, strict=False) if not isinstance(before, int)]
+def _path(error: Any, model: type[BaseModel]) -> list[str | int]:
+    """Where the fault is, without the kinds that pydantic puts into the path where tables are told apart by `kind`."""
+    path: list[str | int] = []
+    tables = [model]
+    for part in error["loc"]:
+        tagged = [table for table in tables if part in _kinds(table)] if len(tables) > 1 else []
+        if tagged:
+            tables = tagged
+            continue
+        path.append(part)
+        if isinstance(part, str):
+            fields = [table.model_fields[part] for table in tables if part in table.model_fields]
+            tables = [inner for field in fields for inner in _tables(field.annotation)]
     if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
         path.append("kind")
     cause = error.get("ctx", {}).get("error")
     return [*path, cause.key] if isinstance(cause, Misfit) else path
+
+
+def _kinds(table: type[BaseModel]) -> tuple[str, ...]:
+    """The values of a table's `kind`; none where it has no such key."""
+    return get_args(table.model_fields["kind"].annotation) if "kind" in table.model_fields else ()
 
 
 def _place(key: str, origin: Mapping[str, str]) -> str:
@@ -82,8 +96,7 @@ def _keys(model: type[BaseModel], table: tuple[str, ...] = (), kind: tuple[str, 
     for name, field in model.model_fields.items():
         yield Key(table, kind, name)
         for inner in _tables(field.annotation):
-            kinds = get_args(inner.model_fields["kind"].annotation) if "kind" in inner.model_fields else ()
-            yield from _keys(inner, (*table, name), kinds)
+            yield from _keys(inner, (*table, name), _kinds(inner))
 
 
 def _tables(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,8 +1,14 @@
-"""Objective presets as data: the five decisions of each algorithm, its constants, and where they come from."""
+"""Objective presets as data: the five decisions of each algorithm, its constants, and where they come from.
+
+Where a preset departs from its paper the comment says so. Pages: docs/objectives/.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+PPO_CLIP = {"kind": "clipped", "low": 0.2, "high": 0.2}
 
 #: Values a recipe's `[objective]` takes from its preset unless it sets them itself.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -11,8 +17,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "baseline": "group_mean",
         "scale": "group_std",
         "ratio": "token",
-        "clip_low": 0.2,
-        "clip_high": 0.2,
+        "surrogate": PPO_CLIP,
         "denominator": "sequence_mean",
         "kl_estimator": "k3",
         "beta": 0.04,
@@ -22,10 +27,92 @@ PRESETS: dict[str, dict[str, Any]] = {
         "baseline": "group_mean",
         "scale": "none",
         "ratio": "token",
-        "clip_low": 0.2,
-        "clip_high": 0.2,
+        "surrogate": PPO_CLIP,
         "denominator": "constant",
-        "kl_estimator": "k3",
+        "beta": 0.0,
+    },
+    # Yu et al. 2025, arXiv 2503.14476, eq. 8: clip-higher, and each prompt's tokens pooled. Not here: dynamic sampling
+    # and the overlong punishment, which are decisions about rollouts and rewards.
+    "dapo": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "ratio": "token",
+        "surrogate": {"kind": "clipped", "low": 0.2, "high": 0.28},
+        "denominator": "prompt_mean",
+        "beta": 0.0,
+    },
+    # The same as DAPO's released code has it: all tokens of the mini-batch pooled.
+    "dapo_code": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "ratio": "token",
+        "surrogate": {"kind": "clipped", "low": 0.2, "high": 0.28},
+        "denominator": "token_mean",
+        "beta": 0.0,
+    },
+    # Zheng et al. 2025, arXiv 2507.18071: the ratio of a sequence is the geometric mean of its tokens'.
+    "gspo": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "ratio": "sequence",
+        "surrogate": {"kind": "clipped", "low": 3e-4, "high": 4e-4},
+        "denominator": "sequence_mean",
+        "beta": 0.0,
+    },
+    # The same paper's token variant: the sequence's value, the token's gradient.
+    "gspo_token": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "ratio": "sequence_token",
+        "surrogate": {"kind": "clipped", "low": 3e-4, "high": 4e-4},
+        "denominator": "sequence_mean",
+        "beta": 0.0,
+    },
+    # MiniMax 2025, arXiv 2506.13585: the clipped weight is detached, so every token keeps its gradient. The paper gives
+    # no upper bound; 5 is the value in TRL's documentation.
+    "cispo": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "ratio": "token",
+        "surrogate": {"kind": "cispo", "ceiling": 5.0, "floor": 0.0},
+        "denominator": "prompt_mean",
+        "beta": 0.0,
+    },
+    # Ahmadian et al. 2024, arXiv 2402.14740, with the clipped sequence ratio that TRL adds. Not here: TRL's KL in the
+    # reward.
+    "rloo": {
+        "baseline": "leave_one_out",
+        "scale": "none",
+        "ratio": "sequence_product",
+        "surrogate": PPO_CLIP,
+        "denominator": "sequence_mean",
+        "beta": 0.0,
+    },
+    # The paper's own form: no ratio, and each sequence's log-probabilities summed.
+    "rloo_reinforce": {
+        "baseline": "leave_one_out",
+        "scale": "none",
+        "ratio": "none",
+        "surrogate": {"kind": "reinforce"},
+        "denominator": "sequence_sum",
+        "beta": 0.0,
+    },
+    # Gao et al. 2025, arXiv 2511.20347: a smooth gate in place of the clip.
+    "sapo": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "ratio": "token",
+        "surrogate": {"kind": "sapo", "tau_pos": 1.0, "tau_neg": 1.05},
+        "denominator": "sequence_mean",
         "beta": 0.0,
     },
 }
+
+
+def with_preset(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset's values with those given in their place; constants of the same surrogate are taken one by one."""
+    own, surrogate = PRESETS[name]["surrogate"], given.get("surrogate")
+    merged = {**PRESETS[name], **given}
+    if isinstance(surrogate, Mapping) and surrogate.get("kind", own["kind"]) == own["kind"]:
+        merged["surrogate"] = {**own, **surrogate}
+    return merged

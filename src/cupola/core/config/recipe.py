@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from cupola.core.config.presets import PRESETS
+from cupola.core.config.presets import PRESETS, with_preset
 from cupola.core.config.reward import Reward
 from cupola.core.config.section import (
     Count,
@@ -20,6 +20,7 @@ from cupola.core.config.section import (
     Text,
 )
 from cupola.core.config.shared import Optim, Seed, Source, Threads
+from cupola.core.config.surrogate import SURROGATES, AnySurrogate, Clipped, Ratio, check_level
 from cupola.core.records import Sampling
 
 
@@ -90,18 +91,19 @@ class Why(Section):
     scale: str | None = Field(None, description="Reason for the advantage's scale.")
 
 
-Denominator = Literal["sequence_mean", "token_mean", "constant", "prompt_mean"]
+Denominator = Literal["sequence_mean", "token_mean", "constant", "prompt_mean", "sequence_sum", "token_sum"]
+Baseline = Literal["group_mean", "leave_one_out", "batch_mean", "none"]
+Scale = Literal["group_std", "batch_std", "group_mean", "none"]
 
 
 class Objective(Section):
     preset: str = Field("grpo", description="Named set of the decisions below.")
-    baseline: Literal["group_mean", "none"] = Field("group_mean", description="b in A = (r - b) / s.")
-    scale: Literal["group_std", "none"] = Field("group_std", description="s in A = (r - b) / s.")
-    scale_epsilon: NotNegative = Field(1e-4, description="Added to the group's standard deviation.")
-    ratio: Literal["token"] = Field("token", description="Level of the importance ratio.")
-    clip_low: Share = Field(0.2, description="The ratio is clipped below at 1 - clip_low.")
-    clip_high: Annotated[NotNegative, Field(le=100)] = Field(
-        0.2, description="The ratio is clipped above at 1 + clip_high (clip-higher: 0.28)."
+    baseline: Baseline = Field("group_mean", description="b in A = (r - b) / s.")
+    scale: Scale = Field("group_std", description="s in A = (r - b) / s.")
+    scale_epsilon: NotNegative = Field(1e-4, description="Added to the scale.")
+    ratio: Ratio = Field("token", description="Level of the importance ratio.")
+    surrogate: AnySurrogate = Field(
+        default_factory=Clipped, description=f"Surrogate and its constants. Kinds: {', '.join(SURROGATES)}."
     )
     denominator: Denominator = Field("sequence_mean", description="The policy term's denominator rule.")
     kl_denominator: Denominator | None = Field(None, description="The KL term's; by default the policy term's.")
@@ -121,7 +123,7 @@ class Objective(Section):
         if not isinstance(values, dict):
             return values
         name = values.get("preset", "grpo")
-        return {**PRESETS[name], **values} if isinstance(name, str) and name in PRESETS else values
+        return with_preset(name, values) if isinstance(name, str) and name in PRESETS else values
 
     @field_validator("preset")
     @classmethod
@@ -129,6 +131,11 @@ class Objective(Section):
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; there are {', '.join(sorted(PRESETS))}")
         return name
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Objective:
+        check_level(self.surrogate, self.surrogate.kind, self.ratio)
+        return self
 
 
 class Updates(Optim):

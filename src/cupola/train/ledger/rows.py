@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
-from cupola.train.ledger.rules import RULES, SCALES
+from cupola.train.ledger.rules import RULES, SCALES, unequal
 
 CANCELS = (
     "An adaptive optimiser, or gradient clipping where it binds, largely cancels a constant factor of the whole loss; "
@@ -55,14 +54,14 @@ def ledger_row(
 
 
 def scale_row(rule: str, epsilon: float, rewards: Sequence[Sequence[float]], why: str | None) -> dict[str, Any]:
-    """The row of the advantage's scale, a denominator too: `value` is its mean over groups with unequal rewards."""
-    entry = SCALES[rule]
+    """The row of the advantage's scale, a denominator too, from the scored rewards of each group of two or more."""
+    entry, differing = SCALES[rule], unequal(rewards)
     return {
         "term": "scale",
         "rule": rule,
         "formula": entry.formula.format(epsilon=epsilon),
-        "value": fmean(stdev(group) + epsilon for group in rewards) if rewards else None,
-        "counted": {"rollouts": sum(map(len, rewards)), "prompts": len(rewards)},
+        "value": entry.value(rewards, epsilon) if differing else None,
+        "counted": {"rollouts": sum(map(len, differing)), "prompts": len(differing)},
         "excluded": {},
         "shares": None,
         "words": [entry.says],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from cupola.core.records import DEAD_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -49,23 +52,59 @@ RULES: dict[str, Rule] = {
         says="Every prompt counts alike with its tokens pooled, so a token counts less where a prompt's answers are "
         "long together.",
     ),
+    "sequence_sum": Rule(
+        formula="omega = 1 / N",
+        value=lambda rollouts, tokens, prompts, max_tokens: rollouts,
+        own=lambda length, group_tokens: 1,
+        says="Every token counts alike and the tokens of an answer add up, so a long answer counts more; the step "
+        "grows with the answers' mean length.",
+    ),
+    "token_sum": Rule(
+        formula="omega = 1",
+        value=lambda rollouts, tokens, prompts, max_tokens: 1,
+        own=lambda length, group_tokens: 1,
+        says="Every token counts alike and nothing is divided: the step grows with the batch and with its answers' "
+        "length.",
+    ),
 }
+
+
+def unequal(groups: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+    """The groups whose rewards differ: the others' advantages are 0 whatever they are divided by."""
+    return [group for group in groups if max(group) - min(group) > DEAD_TOLERANCE]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What the advantages are divided by, in formula and words."""
+    """What the advantages are divided by, in formula and words.
+
+    `value` is its mean over the groups whose rewards differ, from all scored rewards by group, and epsilon.
+    """
 
     formula: str
     says: str
+    value: Callable[[Sequence[Sequence[float]], float], float]
 
 
 SCALES: dict[str, Scale] = {
+    "batch_std": Scale(
+        formula="A = (r - b) / (std_batch + {epsilon:g})",
+        says="All advantages are divided by the spread of the whole batch: groups keep their relative weight, and a "
+        "batch of nearly equal rewards is stretched.",
+        value=lambda groups, epsilon: stdev([reward for group in groups for reward in group]) + epsilon,
+    ),
+    "group_mean": Scale(
+        formula="A = (r - b) / (mean_g + {epsilon:g})",
+        says="Each group's advantages are divided by its mean reward: the right answer of a group solved once in "
+        "sixteen weighs 15, one of a group solved half the time 1. Rewards must not be negative.",
+        value=lambda groups, epsilon: fmean(fmean(group) + epsilon for group in unequal(groups)),
+    ),
     "group_std": Scale(
         formula="A = (r - b) / (std_g + {epsilon:g})",
         says="Each group's advantages are divided by the group's own spread. Of a group that is right with share p an "
         "answer weighs 2 sqrt(p (1 - p)) on average, without the division 2 p (1 - p): groups solved rarely or almost "
         "always count more.",
+        value=lambda groups, epsilon: fmean(stdev(group) + epsilon for group in unequal(groups)),
     ),
 }
 

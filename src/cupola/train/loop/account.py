@@ -82,7 +82,7 @@ def ledger_rows(
             row = ledger_row(name, term.rule, counts, recipe.sampling.max_tokens, term.excluded, weighted, why)
             found.append({"update": step.number, **row, **passed})
     if objective.scale != "none":
-        rewards = [group.rewards for group in groups if group.state in ("signal", "no_signal")]
+        rewards = [group.rewards for group in groups if group.state != "unscorable"]
         row = scale_row(objective.scale, objective.scale_epsilon, rewards, objective.why.scale)
         forwarded = len(book.logp_old)
         passed = {"forwarded": forwarded, "skipped": len(flat) - forwarded}

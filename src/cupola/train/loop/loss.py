@@ -11,13 +11,11 @@ from cupola.core.config import Objective
 from cupola.train.objectives import (
     KL_ESTIMATORS,
     RATIOS,
-    clipped_tokens,
-    entropy_term,
+    SURROGATES,
     gradient_weight,
-    kl_term,
-    policy_term,
     token_entropy,
     token_logps,
+    weighted_sum,
 )
 
 
@@ -66,26 +64,29 @@ def micro_loss(logits: Tensor, inputs: Inputs, objective: Objective) -> Loss:
     mask, omega, advantages = inputs.mask, inputs.omega, inputs.advantages
     # Padding is 0 before anything is computed from it: exp of its log-probability may overflow, and 0 * inf is NaN.
     logp = torch.where(mask.bool(), token_logps(logits, inputs.tokens), 0.0)
-    ratio = RATIOS[objective.ratio](logp, logp.detach() if inputs.logp_old is None else inputs.logp_old)
-    clip = (objective.clip_low, objective.clip_high)
+    ratio = RATIOS[objective.ratio](logp, logp.detach() if inputs.logp_old is None else inputs.logp_old, mask)
+    surrogate = SURROGATES[objective.surrogate.kind]
+    constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
+    per_token = surrogate.loss(logp, ratio, advantages[:, None], mask, constants)
 
-    terms = {"policy": policy_term(ratio, advantages, mask, omega["policy"], *clip)}
+    terms = {"policy": weighted_sum(per_token, mask, omega["policy"])}
     kl = None
     if inputs.logp_ref is not None:
         kl = KL_ESTIMATORS[objective.kl_estimator](logp, inputs.logp_ref)
-        terms["kl"] = objective.beta * kl_term(kl, mask, omega["kl"])
+        terms["kl"] = objective.beta * weighted_sum(kl, mask, omega["kl"])
     weights = {name: gradient_weight(term, logp) for name, term in terms.items()}
     if "entropy" in omega:
-        terms["entropy"] = -objective.entropy_coef * entropy_term(token_entropy(logits), mask, omega["entropy"])
+        terms["entropy"] = -objective.entropy_coef * weighted_sum(token_entropy(logits), mask, omega["entropy"])
         # The entropy depends on all logits, not on logp alone: its weight is coefficient * omega * m.
         weights["entropy"] = objective.entropy_coef * omega["entropy"] * mask.sum(-1)
 
-    low, high = clipped_tokens(ratio.detach(), advantages[:, None], *clip)
+    limited = surrogate.limits(logp.detach(), ratio.detach(), advantages[:, None], mask, constants) * mask
+    below, above = limited * (advantages < 0)[:, None], limited * (advantages > 0)[:, None]
     return Loss(
         terms=terms,
         weights=weights,
         logp=logp.detach(),
-        low=(low * mask).sum(-1),
-        high=(high * mask).sum(-1),
+        low=below.sum(-1),
+        high=above.sum(-1),
         kl=None if kl is None else (kl.detach() * mask).sum(-1),
     )

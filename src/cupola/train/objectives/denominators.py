@@ -62,11 +62,26 @@ def prompt_mean(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_token
     return 1.0 / (counts.prompts * group_tokens)
 
 
+def sequence_sum(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """omega = 1 / N: every token counts alike, so a long answer counts more; the step grows with the mean length.
+
+    Source: RLOO without a ratio (arXiv 2402.14740); LUSPO (arXiv 2602.05261); verl's seq-mean-token-sum.
+    """
+    return torch.full_like(lengths, 1.0 / counts.rollouts)
+
+
+def token_sum(lengths: Tensor, group_tokens: Tensor, counts: Counts, max_tokens: int) -> Tensor:
+    """omega = 1: no denominator, so the step grows with the batch. tinker's losses; verl's token-sum."""
+    return torch.ones_like(lengths)
+
+
 RULES: dict[str, Rule] = {
     "sequence_mean": sequence_mean,
     "token_mean": token_mean,
     "constant": constant,
     "prompt_mean": prompt_mean,
+    "sequence_sum": sequence_sum,
+    "token_sum": token_sum,
 }
 
 
@@ -90,3 +105,23 @@ def omega(rule: str, lengths: Tensor, groups: Tensor, counted: Tensor, counts: C
     group_tokens = group_tokens.index_add(0, groups, torch.where(counted, lengths, 0.0))[groups]
     weights[counted] = RULES[rule](lengths[counted], group_tokens[counted], counts, max_tokens)
     return weights
+
+
+def omega_by_cut(rule: str, lengths: Tensor, groups: Tensor, cut: Tensor, max_tokens: int) -> Tensor:
+    """Weight of each rollout's tokens in a trainer that averages within each micro-batch and then over them, (N,).
+
+        omega_i = omega of the rule counted over i's micro-batch alone / K        for K micro-batches
+
+    It depends on how the batch is cut, which no rule of this project does; here to reproduce trainers that do: TRL's
+    `grpo` and `sapo` (sequence_mean), `bnpo` and every entropy bonus (token_mean), `dr_grpo` (constant) and `luspo`
+    (sequence_sum). As there, a rollout without tokens stays in its micro-batch's count.
+
+    Args:
+        cut: (N,) int64 micro-batch of each rollout, from 0; K is the largest plus 1, over one optimiser step.
+    """
+    pieces = int(cut.max()) + 1
+    weights = torch.zeros(len(lengths), dtype=torch.float64, device=lengths.device)
+    for piece in range(pieces):
+        inside = cut == piece
+        weights += omega(rule, lengths, groups, inside, count(lengths, groups, inside), max_tokens)
+    return weights / pieces
