@@ -51,5 +51,5 @@ clean: ## remove the environment and all caches; runs/ and models/ stay
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing into $(VENV): one to three minutes where torch comes as a CPU build, longer with CUDA"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install -c constraints.txt -e '.[train,dev]'
+	@$(PIP) install -c constraints.txt -e '.[train,trl,dev]'
 	@touch $@
