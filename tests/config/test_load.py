@@ -144,7 +144,8 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
         ("run.ignore_case=true", "command line: run.ignore_case: unknown key; did you mean reward.ignore_case?"),
         (
             "reward.0.kind=exactly",
-            "command line: reward.0.kind: should be one of 'exact', 'numeric', 'pattern', 'function', got 'exactly'",
+            "command line: reward.0.kind: should be one of 'exact', 'numeric', 'pattern', 'function', 'overlong', "
+            "got 'exactly'",
         ),
         (
             "reward.0.role=form",

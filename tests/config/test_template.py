@@ -53,7 +53,7 @@ def test_starting_recipe_shows_every_key_under_its_meaning(tmp_path: Path, case:
 def test_starting_recipe_lists_the_choices_and_where_paths_are_found() -> None:
     text = starting_recipe("q.csv", "org/name", "rewards.py:mine")
     for key, choices in {
-        "kind": "exact, numeric, pattern, function",
+        "kind": "exact, numeric, pattern, function, overlong",
         "role": "correctness, format, other",
         "on_error": "stop, unscorable",
         "on_warning": "warn, pause, stop",

@@ -217,3 +217,16 @@ def test_a_run_without_validation_still_saves_its_policy(tmp_path: Path) -> None
 def test_the_checkpoint_of_step_0_stays(tmp_path: Path) -> None:
     trained = train(tmp_path, "validation.keep=1")
     assert RunReader(trained.folder).layout.checkpoint_steps() == [0, STEPS]
+
+
+def test_dynamic_sampling_records_what_it_drew_in_vain(tmp_path: Path) -> None:
+    trained = train(tmp_path, "sampling.max_batches=3", "run.steps=3", "reward.1.weight=0.0")
+    reader = RunReader(trained.folder)
+    for row in reader.metrics("train"):
+        rows = reader.rollouts(row["step"], "train")
+        vain = [each for each in rows if each["discard_reason"] == "dynamic_sampling"]
+        assert len(rows) == row["groups/drawn"] * 4
+        assert row["tokens/spent"] == sum(each["n_tokens"] for each in rows)
+        assert all(each["weight_share"] is None and not each["used"] for each in vain)
+        assert row["groups/drawn"] in (4, 8, 12)
+    assert {row["groups/drawn"] for row in reader.metrics("train")} != {4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -225,3 +226,18 @@ def test_the_sampler_gap_is_that_of_the_forwarded_tokens() -> None:
     metrics = update(learner, groups).metrics
     assert metrics["sampling/sampling_logp_difference/mean"] == pytest.approx(-logps.mean().item(), rel=1e-5)
     assert metrics["sampling/sampling_logp_difference/max"] == pytest.approx(-logps.min().item(), rel=1e-5)
+
+
+def test_truncated_rollouts_can_leave_every_term_and_its_counts() -> None:
+    """They stay in the baseline: the group's mean is 1/4 with and without the mask."""
+    one = group("g", "1+2=", [(3, 1.0, True), (12, 0.0, False), (4, 0.0, False), (5, 0.0, False)])
+    cut = replace(one.rollouts[1].completion, finish_reason="length")
+    rollouts = (one.rollouts[0], replace(one.rollouts[1], completion=cut), *one.rollouts[2:])
+    updated = update(Learner(tiny_policy(), None, recipe({"mask_truncated": True})), [replace(one, rollouts=rollouts)])
+    rows = updated.outcomes["g"]
+    assert [row.discard_reason for row in rows] == [None, "truncated", None, None]
+    assert rows[1].advantage == rows[2].advantage
+    assert updated.ledger[0]["counted"] == {"rollouts": 3, "tokens": 12, "prompts": 1}
+    assert updated.ledger[0]["excluded"] == {"truncated": 1}
+    kept = update(Learner(tiny_policy(), None, recipe()), [replace(one, rollouts=rollouts)])
+    assert kept.ledger[0]["counted"]["rollouts"] == 4

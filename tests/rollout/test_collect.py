@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cupola.core.config import SamplingSection
 from cupola.core.records import Completion, Prompt, Receipt, Rollout, Sampling, Verdict
 from cupola.train.rollout import Collector
 
@@ -82,3 +83,57 @@ def test_seeds_do_not_overlap_between_runs() -> None:
             Collector(sampler, score, seed).collect(step, [Prompt("a")], 1, SAMPLING)
     assert len(set(sampler.seeds)) == 400
     assert all(0 <= seed < 2**63 for seed in sampler.seeds)
+
+
+def scored(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
+    """Half of the answers to a live prompt are paid; of another, none."""
+    rewards = [
+        float(p.text.startswith("live") and c.token_ids[0] % 2) for p, c in zip(prompts, completions, strict=True)
+    ]
+    return [
+        Rollout(c, {"half": Verdict(r, "ok" if r else "wrong")}, r, bool(r))
+        for c, r in zip(completions, rewards, strict=True)
+    ]
+
+
+def draws(batches: list[list[str]]) -> tuple[list[int], Callable[[int, int], list[Prompt]]]:
+    asked: list[int] = []
+
+    def draw(index: int, count: int) -> list[Prompt]:
+        asked.append(index)
+        return [Prompt(text) for text in batches[len(asked) - 1]]
+
+    return asked, draw
+
+
+def test_dynamic_sampling_draws_until_enough_groups_have_signal() -> None:
+    asked, draw = draws([["dead 1", "live 1"], ["dead 2", "dead 3"], ["live 2", "live 3"], ["live 4", "live 5"]])
+    settings = SamplingSection(prompts_per_step=2, group_size=2, max_batches=4)
+    kept, vain = Collector(Echo(), scored, seed=0).collect_signal(3, draw, settings)
+    assert asked == [8, 9, 10]  # step 3 begins at batch (3 - 1) * 4, so no step draws another's
+    assert [group.prompt.text for group in kept] == ["live 1", "live 2"]
+    assert [group.prompt.text for group in vain] == ["dead 1", "dead 2", "dead 3", "live 3"]
+    assert len({group.id for group in [*kept, *vain]}) == 6
+
+
+def test_dynamic_sampling_stops_at_its_cost_cap() -> None:
+    asked, draw = draws([["dead 1", "live 1"], ["dead 2", "dead 3"]])
+    settings = SamplingSection(prompts_per_step=2, group_size=2, max_batches=2)
+    kept, vain = Collector(Echo(), scored, seed=0).collect_signal(1, draw, settings)
+    assert asked == [0, 1]
+    assert ([group.prompt.text for group in kept], len(vain)) == (["live 1"], 3)
+
+
+def test_where_no_group_has_signal_all_are_handed_on() -> None:
+    _, draw = draws([["dead 1", "dead 2"], ["dead 3", "dead 4"]])
+    settings = SamplingSection(prompts_per_step=2, group_size=2, max_batches=2)
+    kept, vain = Collector(Echo(), scored, seed=0).collect_signal(1, draw, settings)
+    assert (len(kept), vain) == (4, [])
+
+
+def test_without_dynamic_sampling_whatever_comes_is_trained_on() -> None:
+    asked, draw = draws([["dead 1", "live 1"]])
+    kept, vain = Collector(Echo(), scored, seed=0).collect_signal(
+        5, draw, SamplingSection(prompts_per_step=2, group_size=2)
+    )
+    assert (asked, len(kept), vain) == ([4], 2, [])

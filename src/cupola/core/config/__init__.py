@@ -2,7 +2,15 @@
 
 from cupola.core.config.load import Provenance, dump, load, load_recipe, validate
 from cupola.core.config.recipe import Data, Evaluation, Objective, Recipe, SamplingSection
-from cupola.core.config.reward import ExactReward, FunctionReward, NumericReward, PatternReward, Reward, RewardPart
+from cupola.core.config.reward import (
+    ExactReward,
+    FunctionReward,
+    NumericReward,
+    OverlongReward,
+    PatternReward,
+    Reward,
+    RewardPart,
+)
 from cupola.core.config.section import PositiveInt, Section, Share
 from cupola.core.config.shared import Optim, Source
 from cupola.core.config.supervised import SftRecipe
@@ -16,6 +24,7 @@ __all__ = [
     "NumericReward",
     "Objective",
     "Optim",
+    "OverlongReward",
     "PatternReward",
     "PositiveInt",
     "Provenance",

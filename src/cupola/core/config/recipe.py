@@ -58,6 +58,11 @@ class SamplingSection(Section):
     temperature: Temperature = Field(1.0, description="Sampling temperature.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Must be 1: see `top_k`.")
     top_k: Count = Field(0, description="Must be 0: a cut distribution is not the one whose gradient is taken.")
+    max_batches: PositiveInt = Field(
+        1,
+        description="Dynamic sampling: at most so many batches are drawn until `prompts_per_step` groups have signal; "
+        "1 trains on whatever comes.",
+    )
     stop: list[Text] = Field(default_factory=list, description="Strings that end a completion.")
     stop_token_ids: list[Int63] = Field(default_factory=list, description="Further token ids that end a completion.")
 
@@ -111,6 +116,9 @@ class Objective(Section):
     scope: Literal["update", "batch"] = Field("update", description="What a denominator counts over.")
     count_dead: bool = Field(
         True, description="Whether dead groups' rollouts stay in the policy term's count, and in it alone."
+    )
+    mask_truncated: bool = Field(
+        False, description="Leave completions cut at `max_tokens` out of every term; they stay in the baseline."
     )
     beta: NotNegative = Field(0.0, description="KL coefficient; 0 loads no reference model.")
     kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Estimator of KL(policy, reference).")

@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cupola.core.config.section import NotNegative, Section, Text
+from cupola.core.config.section import NotNegative, PositiveInt, Section, Text
 
 KIND = "Which verifier."
 EXTRACT = "Regular expression whose last match's group 1 is the answer."
+
+
+Role = Literal["correctness", "format", "other"] | None
 
 
 class RewardPart(Section):
@@ -18,7 +21,7 @@ class RewardPart(Section):
     name: str = Field(description="Label of this part in metrics (`rewards/<name>/mean`) and in rollouts.")
     kind: str = Field(description=KIND)
     weight: float = Field(1.0, ge=-1e6, le=1e6, description="Factor of this part in the total reward.")
-    role: Literal["correctness", "format", "other"] | None = Field(
+    role: Role = Field(
         None,
         description="`correctness` decides right and wrong (by default the first part without a role that is no "
         "pattern); `format` pays for form, as a pattern does without a role; `other` pays for neither.",
@@ -61,7 +64,17 @@ class FunctionReward(RewardPart):
     on_error: Literal["stop", "unscorable"] = Field("stop", description="What a raising reward function does.")
 
 
-Reward = Annotated[ExactReward | NumericReward | PatternReward | FunctionReward, Field(discriminator="kind")]
+class OverlongReward(RewardPart):
+    """A soft punishment of answers that come near the limit (DAPO): 0 to -1."""
+
+    kind: Literal["overlong"] = Field("overlong", description=KIND)
+    role: Role = Field("other", description="It pays for neither correctness nor form.")
+    cache: PositiveInt = Field(description="Tokens below `sampling.max_tokens` over which the punishment grows.")
+
+
+Reward = Annotated[
+    ExactReward | NumericReward | PatternReward | FunctionReward | OverlongReward, Field(discriminator="kind")
+]
 
 #: The model of each kind.
 REWARDS: dict[str, type[RewardPart]] = {
@@ -69,4 +82,5 @@ REWARDS: dict[str, type[RewardPart]] = {
     "numeric": NumericReward,
     "pattern": PatternReward,
     "function": FunctionReward,
+    "overlong": OverlongReward,
 }

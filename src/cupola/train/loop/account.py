@@ -104,7 +104,7 @@ def outcomes(
             weight_share=float(weight[i]) / total if total > 0 else None,
             logp_old=book.logp_old[i].float().numpy() if i in book.logp_old else None,
             used=i in used,
-            discard_reason=None if i in used else _discard_reason(batch, i, groups[g].state),
+            discard_reason=None if i in used else _discard_reason(batch, i, float(advantages[i]), groups[g].state),
         )
         found[groups[g].id].append(outcome)
     return found
@@ -141,12 +141,14 @@ def _share(part: Tensor, whole: Tensor) -> float | None:
     return float(part / whole) if whole > 0 else None
 
 
-def _discard_reason(batch: Batch, i: int, state: GroupState) -> str:
+def _discard_reason(batch: Batch, i: int, advantage: float, state: GroupState) -> str:
     if not batch.scored[i]:
         return "unscored"
     if batch.lengths[i] == 0:
         return "no_tokens"
-    return {"dead": "dead_group", "unscorable": "unscorable_group"}.get(state, "zero_advantage")
+    if state in ("dead", "unscorable"):
+        return f"{state}_group"
+    return "truncated" if advantage != 0 else "zero_advantage"
 
 
 def _sampler_gap(groups: Sequence[Group], book: UpdateBook) -> Metrics:

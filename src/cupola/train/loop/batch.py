@@ -17,8 +17,8 @@ from cupola.train.objectives import advantages
 class Batch:
     """All rollouts of a step, flat: N rows. An unscored row holds the reward NaN.
 
-    `prompts` and `completions` are token ids; `lengths`, `groups` (the index of each row's group), `rewards`, `scored`
-    and `dead` (whether its group is) are (N,).
+    `prompts` and `completions` are token ids; `lengths`, `groups` (the index of each row's group), `rewards`, `scored`,
+    `dead` (whether its group is) and `truncated` (whether it was cut at the limit) are (N,).
     """
 
     prompts: list[list[int]]
@@ -28,6 +28,7 @@ class Batch:
     rewards: Tensor
     scored: Tensor
     dead: Tensor
+    truncated: Tensor
 
     @classmethod
     def of(cls, groups: Sequence[Group], encode: Callable[[Content], list[int]]) -> Batch:
@@ -43,6 +44,7 @@ class Batch:
             rewards=torch.tensor(rewards, dtype=torch.float64),
             scored=torch.tensor([rollout.reward is not None for _, rollout in rows]),
             dead=torch.tensor([groups[g].state == "dead" for g, _ in rows]),
+            truncated=torch.tensor([rollout.completion.finish_reason == "length" for _, rollout in rows]),
         )
 
     def __len__(self) -> int:

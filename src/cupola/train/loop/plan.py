@@ -45,18 +45,20 @@ def plan_step(batch: Batch, advantages: Tensor, rows: Tensor, recipe: Recipe) ->
     """Weigh each term over its scope, and forward only what has a gradient.
 
     A rollout is left out of the forward pass only where every term's coefficient on it is exactly 0: advantage 0, no KL
-    and no entropy term. Left out of the forward pass is not left out of the count: of the scored rollouts only those of
-    dead groups leave the policy term's counts, and they only where `count_dead` is false.
+    and no entropy term. That does not take it out of the count: of the scored rollouts only those of dead groups leave
+    the policy term's counts, and they only where `count_dead` is false. A rollout masked as truncated leaves every term
+    and its counts.
     """
     objective, max_tokens = recipe.objective, recipe.sampling.max_tokens
     step = torch.zeros(len(batch), dtype=torch.bool).index_fill(0, rows, True)
     scope = step if objective.scope == "update" else torch.ones_like(step)
     written = batch.lengths > 0
+    cut = batch.truncated & torch.tensor(objective.mask_truncated)
 
     def term(rule: str, left_out: Mapping[str, Tensor]) -> Term:
         """The term that counts all rows of the scope but those left out, which are named once each."""
         counted, excluded = scope, dict[str, int]()
-        for reason, rows in {"no_tokens": ~written, **left_out}.items():
+        for reason, rows in {"no_tokens": ~written, "truncated": cut, **left_out}.items():
             excluded[reason] = int((counted & rows).sum())
             counted = counted & ~rows
         counts = count(batch.lengths, batch.groups, counted)
@@ -70,4 +72,4 @@ def plan_step(batch: Batch, advantages: Tensor, rows: Tensor, recipe: Recipe) ->
     if objective.entropy_coef > 0:
         terms["entropy"] = term(objective.entropy_denominator or objective.denominator, {})
     has_gradient = (advantages != 0) if len(terms) == 1 else torch.ones_like(step)
-    return Plan(rows, terms, (has_gradient & step & written).nonzero().squeeze(1).tolist())
+    return Plan(rows, terms, (has_gradient & step & written & ~cut).nonzero().squeeze(1).tolist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from cupola.core.records import Action, Group
+from cupola.core.records import Action, Group, Outcome
 from cupola.train.loop.account import ledger_rows, outcomes, update_metrics
 from cupola.train.loop.batch import Batch, batch_advantages
 from cupola.train.loop.checkpoint import Position
@@ -37,10 +37,9 @@ def train(run: Run, position: Position) -> Action:
 def train_step(run: Run, step: int) -> Trained:
     """One step of the algorithm."""
     recipe, learner, encode = run.recipe, run.learner, run.learner.policy.encode
-    prompts = run.source.draw(step - 1, recipe.sampling.prompts_per_step)
 
     # Sample and verify; baseline and scale; denominators and what to forward; loss, gradient, optimiser; new weights.
-    groups = run.collector.collect(step, prompts, recipe.sampling.group_size, recipe.sampling.settings())
+    groups, vain = run.collector.collect_signal(step, run.source.draw, recipe.sampling)
     batch = Batch.of(groups, encode)
     advantages = batch_advantages(batch, recipe.objective)
     plans = plan_steps(batch, advantages, recipe)
@@ -48,12 +47,14 @@ def train_step(run: Run, step: int) -> Trained:
     run.writer.receipt(step, run.collector.sampler.publish(learner.version))
 
     became = outcomes(batch, advantages, groups, plans, book)
+    became |= {group.id: [Outcome(discard_reason="dynamic_sampling")] * len(group.rollouts) for group in vain}
     metrics = {
-        **step_metrics(groups, became, recipe.correctness_part()),
+        **step_metrics([*groups, *vain], became, recipe.correctness_part()),
         **update_metrics(batch, groups, plans, book),
+        "groups/drawn": len(groups) + len(vain),
         "sampler/version": learner.version,
     }
-    return Trained(groups, became, run.logged.added_to(metrics), ledger_rows(plans, book, groups, recipe))
+    return Trained([*groups, *vain], became, run.logged.added_to(metrics), ledger_rows(plans, book, groups, recipe))
 
 
 def tokens_of(run: Run, groups: Sequence[Group]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cupola.core.config import SamplingSection
 from cupola.core.records import Completion, Group, Prompt, Rollout, Sampler, Sampling, Split
 from cupola.train.tasks import derive
 
@@ -48,3 +49,26 @@ class Collector:
             )
             for index, prompt in enumerate(prompts)
         ]
+
+    def collect_signal(
+        self, step: int, draw: Callable[[int, int], list[Prompt]], sampling: SamplingSection
+    ) -> tuple[list[Group], list[Group]]:
+        """The groups to train on, and those drawn in vain: dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
+
+        Batches are drawn until `prompts_per_step` groups have signal, at most `max_batches` of them: that bounds the
+        cost. Where none has signal all are returned to train on, for the record to show why nothing moved.
+        """
+        kept: list[Group] = []
+        vain: list[Group] = []
+        for batch in range(sampling.max_batches):
+            prompts = draw((step - 1) * sampling.max_batches + batch, sampling.prompts_per_step)
+            mode = f"sampled{f'-{batch + 1}' if batch else ''}"
+            groups = self.collect(step, prompts, sampling.group_size, sampling.settings(), "train", mode)
+            if sampling.max_batches == 1:
+                return groups, []
+            for group in groups:
+                wanted = group.state in ("signal", "no_signal") and len(kept) < sampling.prompts_per_step
+                (kept if wanted else vain).append(group)
+            if len(kept) == sampling.prompts_per_step:
+                break
+        return (kept, vain) if kept else (vain, [])

@@ -12,28 +12,49 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cupola.core.config import ExactReward, FunctionReward, NumericReward, PatternReward, Recipe, Reward
+from cupola.core.config import (
+    ExactReward,
+    FunctionReward,
+    NumericReward,
+    OverlongReward,
+    PatternReward,
+    Recipe,
+    Reward,
+)
 from cupola.core.records import Completion, LogSink, Prompt, RewardError, Rollout, Verdict, Verifier
 from cupola.train.verifiers.exact import exact
 from cupola.train.verifiers.functions import Schedule, function
 from cupola.train.verifiers.loading import module_digest
 from cupola.train.verifiers.numeric import numeric
+from cupola.train.verifiers.overlong import overlong
 from cupola.train.verifiers.pattern import pattern
 from cupola.train.verifiers.rules import Rule
 
 
-def build(parts: Sequence[Reward], max_steps: int = 0, steps_per_epoch: float | None = None) -> list[Verifier]:
-    """A verifier per part, in order. Raises RecipeError for a bad regular expression or function path."""
+def build(
+    parts: Sequence[Reward], max_steps: int = 0, steps_per_epoch: float | None = None, max_tokens: int = 0
+) -> list[Verifier]:
+    """A verifier per part, in order. Raises RecipeError for a bad regular expression, function path or length."""
     schedule = Schedule(max_steps, steps_per_epoch)
-    return [function(part, schedule) if isinstance(part, FunctionReward) else _rule(part) for part in parts]
+
+    def one(part: Reward) -> Verifier:
+        match part:
+            case FunctionReward():
+                return function(part, schedule)
+            case OverlongReward():
+                return overlong(part, max_tokens)
+            case _:
+                return _rule(part)
+
+    return [one(part) for part in parts]
 
 
 def gold_reader(parts: Sequence[Reward]) -> Callable[[str | None], bool]:
     """Whether every part's verifier can use an answer; where one cannot, its every verdict would be `gold_bad`.
 
-    A function reads no answer. Raises RecipeError for a bad regular expression.
+    A function or a punishment of length reads no answer. Raises RecipeError for a bad regular expression.
     """
-    rules = [_rule(part) for part in parts if not isinstance(part, FunctionReward)]
+    rules = [_rule(part) for part in parts if not isinstance(part, FunctionReward | OverlongReward)]
     return lambda answer: all(rule.readable(answer) for rule in rules)
 
 
@@ -58,7 +79,7 @@ class Scorer:
     @classmethod
     def of(cls, recipe: Recipe, steps_per_epoch: float | None = None) -> Scorer:
         """Build the recipe's verifiers; `steps_per_epoch` gives reward functions their `trainer_state.epoch`."""
-        verifiers = build(recipe.reward, recipe.run.steps, steps_per_epoch)
+        verifiers = build(recipe.reward, recipe.run.steps, steps_per_epoch, recipe.sampling.max_tokens)
         return cls(recipe.reward, verifiers, recipe.correctness_part())
 
     def digests(self) -> Mapping[str, str]:
