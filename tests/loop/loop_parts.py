@@ -81,11 +81,12 @@ class Updated:
 def update(learner: Learner, groups: Sequence[Group]) -> Updated:
     """Plan, take and book the optimiser steps of one batch, as the loop does. The scale's ledger rows are left out."""
     batch = Batch.of(groups, learner.policy.encode)
-    advantages = batch_advantages(batch, learner.recipe.objective)
-    plans = plan_steps(batch, advantages, learner.recipe)
-    book = learner.update(batch, advantages, plans)
-    ledger = [row for row in ledger_rows(plans, book, groups, learner.recipe) if row["term"] != "scale"]
-    became = outcomes(batch, advantages, groups, plans, book)
+    advantages = batch_advantages(batch, learner.recipe)
+    plans = plan_steps(batch, advantages.values, learner.recipe)
+    book = learner.update(batch, advantages.values, plans)
+    rows = ledger_rows(plans, book, groups, advantages.spread, learner.recipe)
+    ledger = [row for row in rows if row["term"] not in ("scale", "whiten")]
+    became = outcomes(batch, advantages.values, groups, plans, book)
     return Updated(became, update_metrics(batch, groups, plans, book), ledger)
 
 

@@ -106,6 +106,59 @@ PRESETS: dict[str, dict[str, Any]] = {
         "denominator": "sequence_mean",
         "beta": 0.0,
     },
+    # Hu et al. 2025, arXiv 2501.03262: no group; the batch's tokens whiten the advantages. Not here: k1 in the reward.
+    "reinforce_pp": {
+        "baseline": "none",
+        "scale": "none",
+        "whiten": "tokens",
+        "ratio": "token",
+        "surrogate": PPO_CLIP,
+        "denominator": "token_mean",
+        "beta": 0.0,
+    },
+    # The same paper's variant with the group's mean as baseline.
+    "reinforce_pp_baseline": {
+        "baseline": "group_mean",
+        "scale": "none",
+        "whiten": "tokens",
+        "ratio": "token",
+        "surrogate": PPO_CLIP,
+        "denominator": "token_mean",
+        "beta": 0.0,
+    },
+    # arXiv 2601.05242: each reward part normalised apart, then all advantages divided by their spread. The centring of
+    # the last step is left out: its mean is 0 but for rounding, and without it a dead group keeps exactly 0.
+    "gdpo": {
+        "baseline": "group_mean",
+        "scale": "group_std",
+        "combine": "apart",
+        "whiten": "rollouts",
+        "ratio": "token",
+        "surrogate": PPO_CLIP,
+        "denominator": "sequence_mean",
+        "beta": 0.0,
+    },
+    # arXiv 2602.02710: the group's mean reward is the scale. The paper is on-policy; the clip is for further updates.
+    "maxrl": {
+        "baseline": "group_mean",
+        "scale": "group_mean",
+        "scale_epsilon": 0.0,
+        "ratio": "token",
+        "surrogate": PPO_CLIP,
+        "denominator": "token_mean",
+        "beta": 0.0,
+    },
+    # arXiv 2505.15201: the reward's pass@k transform under a group baseline; set pass_k.
+    "pass_at_k": {
+        "baseline": "group_mean",
+        "scale": "none",
+        "transform": "pass_at_k",
+        "pass_k": 4,
+        "ratio": "token",
+        "surrogate": PPO_CLIP,
+        "denominator": "constant",
+        "beta": 0.0,
+    },
 }
 
 

@@ -94,6 +94,7 @@ class Why(Section):
     kl: str | None = Field(None, description="Reason for the KL term's denominator.")
     entropy: str | None = Field(None, description="Reason for the entropy term's denominator.")
     scale: str | None = Field(None, description="Reason for the advantage's scale.")
+    whiten: str | None = Field(None, description="Reason for the whitening.")
 
 
 Denominator = Literal["sequence_mean", "token_mean", "constant", "prompt_mean", "sequence_sum", "token_sum"]
@@ -106,6 +107,17 @@ class Objective(Section):
     baseline: Baseline = Field("group_mean", description="b in A = (r - b) / s.")
     scale: Scale = Field("group_std", description="s in A = (r - b) / s.")
     scale_epsilon: NotNegative = Field(1e-4, description="Added to the scale.")
+    combine: Literal["sum", "apart"] = Field(
+        "sum", description="Whether baseline and scale are taken of the summed reward, or of each part apart (GDPO)."
+    )
+    transform: Literal["none", "pass_at_k", "best_only"] = Field(
+        "none", description="What the total reward becomes first: the unbiased pass@k value, or the best's lead."
+    )
+    pass_k: PositiveInt = Field(1, description="k of `pass_at_k`; at most the group size.")
+    whiten: Literal["none", "rollouts", "tokens"] = Field(
+        "none",
+        description="Divide all advantages of a batch by their spread, each rollout or each token counting once.",
+    )
     ratio: Ratio = Field("token", description="Level of the importance ratio.")
     surrogate: AnySurrogate = Field(
         default_factory=Clipped, description=f"Surrogate and its constants. Kinds: {', '.join(SURROGATES)}."
@@ -205,6 +217,8 @@ class Recipe(Section):
             if name in names[:index]:
                 raise Misfit(f"reward.{index}.name", f"another reward part is called {name!r} too; rename one")
         sampling, objective = self.sampling, self.objective
+        if objective.pass_k > sampling.group_size:
+            raise Misfit("objective.pass_k", f"is more than sampling.group_size = {sampling.group_size}")
         if sampling.group_size == 1 and (objective.baseline, objective.scale) != ("none", "none"):
             raise Misfit("sampling.group_size", "1 leaves a group baseline nothing to compare with; use at least 2")
         rollouts = sampling.prompts_per_step * sampling.group_size

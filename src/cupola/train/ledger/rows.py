@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cupola.train.ledger.rules import RULES, SCALES, unequal
+from cupola.train.ledger.rules import RULES, SCALES, WHITENINGS, unequal
 
 CANCELS = (
     "An adaptive optimiser, or gradient clipping where it binds, largely cancels a constant factor of the whole loss; "
@@ -62,6 +62,24 @@ def scale_row(rule: str, epsilon: float, rewards: Sequence[Sequence[float]], why
         "formula": entry.formula.format(epsilon=epsilon),
         "value": entry.value(rewards, epsilon) if differing else None,
         "counted": {"rollouts": sum(map(len, differing)), "prompts": len(differing)},
+        "excluded": {},
+        "shares": None,
+        "words": [entry.says],
+        "why": why,
+    }
+
+
+def whitening_row(
+    rule: str, spread: float | None, rewards: Sequence[Sequence[float]], why: str | None
+) -> dict[str, Any]:
+    """The row of what all advantages were divided by; `spread` is `None` where they were all equal."""
+    entry = WHITENINGS[rule]
+    return {
+        "term": "whiten",
+        "rule": rule,
+        "formula": entry.formula,
+        "value": spread,
+        "counted": {"rollouts": sum(map(len, rewards)), "prompts": len(rewards)},
         "excluded": {},
         "shares": None,
         "words": [entry.says],

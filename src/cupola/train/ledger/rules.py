@@ -86,6 +86,28 @@ class Scale:
     value: Callable[[Sequence[Sequence[float]], float], float]
 
 
+@dataclass(frozen=True)
+class Whitening:
+    """What the advantages of the whole batch are divided by, in formula and words."""
+
+    formula: str
+    says: str
+
+
+WHITENINGS: dict[str, Whitening] = {
+    "rollouts": Whitening(
+        formula="A <- A / (std_rollouts + 0.0001)",
+        says="All advantages are divided by one number, the spread over the batch's rollouts: the size of the step no "
+        "longer depends on how many rewards there are, or on how many groups are dead.",
+    ),
+    "tokens": Whitening(
+        formula="A <- (A - mean_tokens) / sqrt(var_tokens + 1e-08)",
+        says="Mean and spread are taken over the batch's tokens, so long answers set them; a rollout of average reward, "
+        "and one of a dead group, need not have advantage 0.",
+    ),
+}
+
+
 SCALES: dict[str, Scale] = {
     "batch_std": Scale(
         formula="A = (r - b) / (std_batch + {epsilon:g})",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cupola.core.config import Recipe
 from cupola.core.records import Group, GroupState, Outcome
-from cupola.train.ledger import Weighted, ledger_row, scale_row
+from cupola.train.ledger import Weighted, ledger_row, scale_row, whitening_row
 from cupola.train.loop.batch import Batch
 from cupola.train.loop.loss import Loss
 from cupola.train.loop.plan import Plan
@@ -63,9 +63,12 @@ class UpdateBook:
 
 
 def ledger_rows(
-    plans: Sequence[Plan], book: UpdateBook, groups: Sequence[Group], recipe: Recipe
+    plans: Sequence[Plan], book: UpdateBook, groups: Sequence[Group], spread: float | None, recipe: Recipe
 ) -> list[dict[str, Any]]:
-    """A row per optimiser step and term, and last, where the advantage has one, a row of the whole batch's scale."""
+    """A row per optimiser step and term; last, where the advantages have them, the batch's scale and whitening.
+
+    `spread` is what a whitening divided the advantages by.
+    """
     flat = [(rollout, group.solve_rate) for group in groups for rollout in group.rollouts]
     objective = recipe.objective
     found = []
@@ -81,12 +84,15 @@ def ledger_rows(
             why = getattr(objective.why, name)
             row = ledger_row(name, term.rule, counts, recipe.sampling.max_tokens, term.excluded, weighted, why)
             found.append({"update": step.number, **row, **passed})
+    rewards = [group.rewards for group in groups if group.state != "unscorable"]
+    forwarded = len(book.logp_old)
+    whole = {"forwarded": forwarded, "skipped": len(flat) - forwarded}
     if objective.scale != "none":
-        rewards = [group.rewards for group in groups if group.state != "unscorable"]
         row = scale_row(objective.scale, objective.scale_epsilon, rewards, objective.why.scale)
-        forwarded = len(book.logp_old)
-        passed = {"forwarded": forwarded, "skipped": len(flat) - forwarded}
-        found.append({"update": book.steps[-1].number, **row, **passed})
+        found.append({"update": book.steps[-1].number, **row, **whole})
+    if objective.whiten != "none":
+        row = whitening_row(objective.whiten, spread, rewards, objective.why.whiten)
+        found.append({"update": book.steps[-1].number, **row, **whole})
     return found
 
 

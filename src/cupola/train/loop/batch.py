@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cupola.core.config import Objective
-from cupola.core.records import DEAD_TOLERANCE, Content, Group
-from cupola.train.objectives import advantages
+from cupola.core.config import Objective, Recipe
+from cupola.core.records import DEAD_TOLERANCE, Content, Group, Rollout
+from cupola.train.objectives import advantages, best_only, decoupled_advantages, pass_at_k, spread, whiten
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,8 @@ class Batch:
     """All rollouts of a step, flat: N rows. An unscored row holds the reward NaN.
 
     `prompts` and `completions` are token ids; `lengths`, `groups` (the index of each row's group), `rewards`, `scored`,
-    `dead` (whether its group is) and `truncated` (whether it was cut at the limit) are (N,).
+    `dead` (whether its group is) and `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are
+    the scores of the reward's parts in the recipe's order, NaN for none.
     """
 
     prompts: list[list[int]]
@@ -29,6 +30,7 @@ class Batch:
     scored: Tensor
     dead: Tensor
     truncated: Tensor
+    parts: Tensor
 
     @classmethod
     def of(cls, groups: Sequence[Group], encode: Callable[[Content], list[int]]) -> Batch:
@@ -45,20 +47,62 @@ class Batch:
             scored=torch.tensor([rollout.reward is not None for _, rollout in rows]),
             dead=torch.tensor([groups[g].state == "dead" for g, _ in rows]),
             truncated=torch.tensor([rollout.completion.finish_reason == "length" for _, rollout in rows]),
+            parts=torch.tensor([_scores(rollout) for _, rollout in rows], dtype=torch.float64),
         )
 
     def __len__(self) -> int:
         return len(self.lengths)
 
 
-def batch_advantages(batch: Batch, objective: Objective) -> Tensor:
-    """The advantage of each row under the recipe's baseline and scale, (N,) float64; 0 for an unscored row."""
-    return advantages(
-        batch.rewards,
-        batch.groups,
-        batch.scored,
-        objective.baseline,
-        objective.scale,
-        objective.scale_epsilon,
-        DEAD_TOLERANCE,
-    )
+def _scores(rollout: Rollout) -> list[float]:
+    return [torch.nan if verdict.score is None else verdict.score for verdict in rollout.verdicts.values()]
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """The advantage of each row, (N,) float64, 0 for an unscored row; `spread` is what a whitening divided by."""
+
+    values: Tensor
+    spread: float | None = None
+
+
+def batch_advantages(batch: Batch, recipe: Recipe) -> Advantages:
+    """Transform, baseline and scale, whitening: the first decisions of the objective, over the whole batch."""
+    objective = recipe.objective
+    options = (objective.baseline, objective.scale, objective.scale_epsilon)
+    if objective.combine == "apart":
+        weights = torch.tensor([part.weight for part in recipe.reward])
+        parts = torch.where(batch.scored[:, None], batch.parts, torch.nan)
+        values = decoupled_advantages(parts, batch.groups, ~parts.isnan(), weights, *options)
+    else:
+        rewards, scored = transformed(batch, objective)
+        values = advantages(rewards, batch.groups, scored, *options, DEAD_TOLERANCE)
+    return whitened(values, batch, objective)
+
+
+def transformed(batch: Batch, objective: Objective) -> tuple[Tensor, Tensor]:
+    """Rewards and which of them count: a group with fewer than k rewards has no pass@k."""
+    if objective.transform == "none":
+        return batch.rewards, batch.scored
+    counts = torch.zeros(int(batch.groups.max()) + 1).index_add(0, batch.groups, batch.scored.float())[batch.groups]
+    scored = batch.scored & (counts >= objective.pass_k)
+    if objective.transform == "best_only":
+        return best_only(batch.rewards, batch.groups, scored), scored
+    return pass_at_k(batch.rewards, batch.groups, scored, objective.pass_k), scored
+
+
+def whitened(values: Tensor, batch: Batch, objective: Objective) -> Advantages:
+    """Over rollouts (GDPO): divided alone. Over tokens (REINFORCE++): centred too, so a dead group does not keep its 0."""
+    if objective.whiten == "none" or int(batch.scored.sum()) < 2:
+        return Advantages(values)
+    if objective.whiten == "rollouts":
+        found = spread(values, batch.scored, 1, 1e-4, "std")
+        return Advantages(whiten(values, batch.scored, 1, 1e-4, "std", center=False), _number(found))
+    columns = torch.arange(max(1, int(batch.lengths.max())))
+    mask = (columns < batch.lengths[:, None]) & batch.scored[:, None]
+    tokens = values[:, None].expand(-1, len(columns))
+    return Advantages(whiten(tokens, mask)[:, 0], _number(spread(tokens, mask)))
+
+
+def _number(value: Tensor | None) -> float | None:
+    return None if value is None else float(value)

@@ -41,12 +41,12 @@ def train_step(run: Run, step: int) -> Trained:
     # Sample and verify; baseline and scale; denominators and what to forward; loss, gradient, optimiser; new weights.
     groups, vain = run.collector.collect_signal(step, run.source.draw, recipe.sampling)
     batch = Batch.of(groups, encode)
-    advantages = batch_advantages(batch, recipe.objective)
-    plans = plan_steps(batch, advantages, recipe)
-    book = learner.update(batch, advantages, plans)
+    advantages = batch_advantages(batch, recipe)
+    plans = plan_steps(batch, advantages.values, recipe)
+    book = learner.update(batch, advantages.values, plans)
     run.writer.receipt(step, run.collector.sampler.publish(learner.version))
 
-    became = outcomes(batch, advantages, groups, plans, book)
+    became = outcomes(batch, advantages.values, groups, plans, book)
     became |= {group.id: [Outcome(discard_reason="dynamic_sampling")] * len(group.rollouts) for group in vain}
     metrics = {
         **step_metrics([*groups, *vain], became, recipe.correctness_part()),
@@ -54,7 +54,12 @@ def train_step(run: Run, step: int) -> Trained:
         "groups/drawn": len(groups) + len(vain),
         "sampler/version": learner.version,
     }
-    return Trained([*groups, *vain], became, run.logged.added_to(metrics), ledger_rows(plans, book, groups, recipe))
+    return Trained(
+        [*groups, *vain],
+        became,
+        run.logged.added_to(metrics),
+        ledger_rows(plans, book, groups, advantages.spread, recipe),
+    )
 
 
 def tokens_of(run: Run, groups: Sequence[Group]) -> int:

@@ -20,6 +20,7 @@ from cupola.train.objectives.advantages import (
     decoupled_advantages,
     group_mean,
     group_std,
+    spread,
     whiten,
 )
 from cupola.train.objectives.checks import require_finite
@@ -94,6 +95,7 @@ __all__ = [
     "token_rewards",
     "value_loss",
     "weighted_sum",
+    "spread",
     "whiten",
     "within",
 ]

@@ -229,16 +229,25 @@ def whiten(
     Raises:
         ValueError: the mask counts no more than `ddof` values.
     """
+    scale = spread(values, mask, ddof, epsilon, divisor)
+    if scale is None:
+        return torch.zeros_like(values) if center else torch.where(mask.bool(), values, 0.0)
+    shifted = values - values[mask.bool()].mean() if center else values
+    return torch.where(mask.bool(), shifted / scale, 0.0)
+
+
+def spread(
+    values: Tensor, mask: Tensor, ddof: int = 1, epsilon: float = 1e-8, divisor: str = "variance"
+) -> Tensor | None:
+    """What `whiten` divides by, a scalar; `None` where all counted values are equal and nothing is divided."""
     counted = values[mask.bool()]
     require(
         len(counted) > ddof,
         f"whitening with ddof {ddof} needs at least {ddof + 1} values, the mask counts {len(counted)}",
     )
-    mean = counted.mean()
-    scale = DIVISORS[divisor]((counted - mean).square().sum() / (len(counted) - ddof), epsilon)
-    differ = counted.max() - counted.min() > TOLERANCE
-    shifted = torch.where(differ, values - mean, 0.0) if center else values
-    return torch.where(mask.bool(), shifted / torch.where(differ, scale, 1.0), 0.0)
+    if counted.max() - counted.min() <= TOLERANCE:
+        return None
+    return DIVISORS[divisor]((counted - counted.mean()).square().sum() / (len(counted) - ddof), epsilon)
 
 
 def _group_sum(values: Tensor, groups: Tensor) -> Tensor:
