@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cupola.core.config import FunctionReward, Recipe, commented, load_recipe, starting_recipe
+from cupola.core.config.presets import PRESETS
 from cupola.core.records import RecipeError
 
 CASES = {
@@ -58,7 +59,7 @@ def test_starting_recipe_lists_the_choices_and_where_paths_are_found() -> None:
         "on_error": "stop, unscorable",
         "on_warning": "warn, pause, stop",
         "dtype": "float32, bfloat16, float64",
-        "preset": "grpo, dr_grpo, dapo, dapo_code, gspo, gspo_token, cispo, rloo, rloo_reinforce, sapo",
+        "preset": ", ".join(PRESETS),
         "baseline": "group_mean, leave_one_out, batch_mean, none",
         "scale": "group_std, batch_std, group_mean, none",
         "ratio": "token, sequence, sequence_token, sequence_product, none",

@@ -102,8 +102,8 @@ WHITENINGS: dict[str, Whitening] = {
     ),
     "tokens": Whitening(
         formula="A <- (A - mean_tokens) / sqrt(var_tokens + 1e-08)",
-        says="Mean and spread are taken over the batch's tokens, so long answers set them; a rollout of average reward, "
-        "and one of a dead group, need not have advantage 0.",
+        says="Mean and spread are taken over the batch's tokens, so long answers set them; a rollout of average "
+        "reward, and one of a dead group, need not have advantage 0.",
     ),
 }
 

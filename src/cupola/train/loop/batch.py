@@ -92,7 +92,7 @@ def transformed(batch: Batch, objective: Objective) -> tuple[Tensor, Tensor]:
 
 
 def whitened(values: Tensor, batch: Batch, objective: Objective) -> Advantages:
-    """Over rollouts (GDPO): divided alone. Over tokens (REINFORCE++): centred too, so a dead group does not keep its 0."""
+    """Over rollouts (GDPO) divided alone; over tokens (REINFORCE++) centred too, so a dead group may leave its 0."""
     if objective.whiten == "none" or int(batch.scored.sum()) < 2:
         return Advantages(values)
     if objective.whiten == "rollouts":
