@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from loop_parts import PlainLoss, difference, gradients_of, mixed_groups, recipe, rows_forwarded, tiny_policy, update
+from loop_parts import (
+    PlainLoss,
+    difference,
+    gradients_of,
+    mixed_groups,
+    plain_logps,
+    recipe,
+    rows_forwarded,
+    tiny_policy,
+    update,
+)
 
 from cupola.core.config import Recipe
 from cupola.core.config.presets import PRESETS
@@ -148,3 +159,40 @@ def test_every_preset_has_one_gradient_however_the_batch_is_cut(preset: str) -> 
     worst = max(difference(step, same) for other in found.values() for step, same in zip(other, whole, strict=True))
     print(f"{preset}: {worst:.1e}")
     assert worst < 1e-9
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "sequence_product"])
+@pytest.mark.parametrize("bound", ["truncate", "mask"])
+def test_a_correction_does_not_depend_on_the_cut(level: str, bound: str) -> None:
+    """The sampler says log p = 0 of every token, so each weight is the policy's own probability, held in [1/2, 2]."""
+    objective = {"correction": {"level": level, "bound": bound, "low": 0.5}, "beta": 0.3}
+    found, ledgers = [], []
+    for cut in CUTS.values():
+        learner = learner_of(recipe(objective, {"micro_tokens": cut}))
+        gradients = gradients_of(learner)
+        ledgers.append(update(learner, mixed_groups()).ledger[0])
+        found.append(gradients[0])
+    assert max(difference(found[0], other) for other in found[1:]) < 1e-9
+    plain = learner_of(recipe({"beta": 0.3}))
+    uncorrected = gradients_of(plain)
+    update(plain, mixed_groups())
+    assert difference(found[0], uncorrected[0]) > 0.01
+    assert (ledgers[0]["numerators"]["correction"] > 0) == (bound == "mask")
+    assert all(each["numerators"] == ledgers[0]["numerators"] for each in ledgers)
+    assert ledgers[0]["counted"]["tokens"] == 75
+
+
+def test_a_sampler_that_agrees_is_weighed_1() -> None:
+    learner = learner_of(recipe({"correction": {"level": "token"}}))
+    logps = learner.policy
+    groups = []
+    for one in mixed_groups():
+        rollouts = []
+        for rollout in one.rollouts:
+            ids = rollout.completion.token_ids.tolist()
+            said = plain_logps(logps.model, logps.encode(one.prompt.content), ids, 0.7).detach().float().numpy()
+            rollouts.append(replace(rollout, completion=replace(rollout.completion, logps=said)))
+        groups.append(replace(one, rollouts=tuple(rollouts)))
+    metrics = update(learner, groups).metrics
+    for part in ("min", "mean", "max"):
+        assert metrics[f"sampling/importance_sampling_ratio/{part}"] == pytest.approx(1, abs=1e-5)

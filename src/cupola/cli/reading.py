@@ -37,18 +37,31 @@ def diagnose(run: RunFolder, json: AsJson = False) -> None:
     raise typer.Exit(exit_code(diagnosis.findings))
 
 
-def ledger(run: RunFolder, step: Step = None, json: AsJson = False) -> None:
-    """Every denominator of a step in numbers and words."""
+def ledger(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Explain a recipe instead, without running it.")] = None,
+    foreign: Annotated[
+        tuple[str, Path] | None,
+        typer.Option("--from", metavar="TRAINER FILE", help="Explain trl's, verl's or openrlhf's JSON or TOML."),
+    ] = None,
+    step: Step = None,
+    json: AsJson = False,
+) -> None:
+    """Every denominator in numbers and words: of a run's step, a recipe, or another trainer's configuration."""
     from cupola.cli import show
-    from cupola.core.records import RunFolderError
-    from cupola.core.runlog import RunReader
+    from cupola.core.records import RecipeError
+    from cupola.workflows.explain import explain_foreign, explain_recipe, read_step
 
-    rows = RunReader(run).ledger()
-    wanted = max((row["step"] for row in rows), default=None) if step is None else step
-    chosen = [row for row in rows if row["step"] == wanted]
-    if not chosen:
-        raise RunFolderError(f"{run}: the ledger has no row of step {wanted}")
-    show.ledger(chosen, f"{run}: step {wanted}", json)
+    if [run, recipe, foreign].count(None) != 2:
+        raise typer.BadParameter("give one of RUN, --recipe FILE and --from TRAINER FILE")
+    if run is None and step is not None:
+        raise RecipeError("--step: belongs to a RUN; a configuration has no steps")
+    if recipe is not None:
+        show.explanation(explain_recipe(recipe), json)
+    elif foreign is not None:
+        show.explanation(explain_foreign(*foreign), json)
+    elif run is not None:
+        show.ledger(*read_step(run, step), json)
 
 
 def watch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from cupola.cli.plain import plain
 from cupola.cli.progress import number
 from cupola.core.catalogue import wording
 from cupola.core.records import Finding
+from cupola.train.ledger import Explanation
 from cupola.watch.diagnosis import Diagnosis
 
 T = TypeVar("T")
@@ -129,6 +131,33 @@ def ledger(rows: Sequence[Mapping[str, Any]], title: str, json_wanted: bool) -> 
         lines(f"\n{term['term']}: {term['rule']}, in update {term['update']}", style="bold")
         lines(*(f"  {sentence}" for sentence in term["words"]))
         lines(f"  why: {term['why'] or 'no reason is given (objective.why.' + term['term'] + ')'}")
+
+
+def explanation(found: Explanation, json_wanted: bool) -> None:
+    """Each denominator of a configuration, then what the optimiser cancels, the notices and what was read."""
+    if json_wanted:
+        return as_json(asdict(found))
+    lines(plain(found.source))
+    for row in found.denominators:
+        lines(f"\n{row.term}: {plain(row.rule)}", style="bold")
+        value = "depends on the answers" if row.value is None else f"is {row.value:.10g}"
+        lines(f"  {row.formula}", *([f"  {row.numbers}"] if row.numbers != row.formula else []))
+        lines(f"  the part that the configuration fixes {value}", f"  counted: {row.scope}")
+        lines(*(f"  {sentence}" for sentence in row.words))
+        lines(f"  gradient accumulation: {row.accumulation}", f"  ranks: {row.world}")
+        lines(f"  same gradient however the batch is cut: {row.cut}")
+        if row.why:
+            lines(f"  why: {plain(row.why)}")
+    lines("", *(f"{term}: none; {reason}" for term, reason in found.absent.items()))
+    unreasoned = ", ".join(row.term for row in found.denominators if row.why is None)
+    lines(f"no reason is given for: {unreasoned or 'none'}")
+    lines(f"\noptimiser: {plain(found.optimizer)}", *(f"notice: {text}" for text in found.notices))
+    lines("\nread:", style="dim")
+    width = max(map(len, found.read), default=0)
+    for key, entry in found.read.items():
+        lines(f"  {key:<{width}} {plain(str(entry['value']))} ({plain(entry['from'])})", style="dim")
+    if found.ignored:
+        lines(f"not read, as they bear on no denominator: {plain(', '.join(found.ignored))}", style="dim")
 
 
 def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:

@@ -102,6 +102,19 @@ Baseline = Literal["group_mean", "leave_one_out", "batch_mean", "none"]
 Scale = Literal["group_std", "batch_std", "group_mean", "none"]
 
 
+class Correction(Section):
+    """Importance weights between the sampler's log-probabilities and the trainer's, where the two differ."""
+
+    level: Literal["none", "token", "sequence", "sequence_product"] = Field(
+        "none", description="Level of the weight; `none` takes the sampler for exact."
+    )
+    bound: Literal["truncate", "mask"] = Field(
+        "truncate", description="What a weight out of bounds becomes: the bound (TIS), or 0 (MIS, IcePop)."
+    )
+    low: Share = Field(0.0, description="Smallest weight.")
+    high: Annotated[float, Field(ge=1, le=1e6)] = Field(2.0, description="Largest weight.")
+
+
 class Objective(Section):
     preset: str = Field("grpo", description="Named set of the decisions below.")
     baseline: Baseline = Field("group_mean", description="b in A = (r - b) / s.")
@@ -129,6 +142,7 @@ class Objective(Section):
     count_dead: bool = Field(
         True, description="Whether dead groups' rollouts stay in the policy term's count, and in it alone."
     )
+    correction: Correction = Field(default_factory=Correction, description="Weights from sampler to trainer.")
     mask_truncated: bool = Field(
         False, description="Leave completions cut at `max_tokens` out of every term; they stay in the baseline."
     )

@@ -29,6 +29,7 @@ class StepBook:
         self.losses = dict.fromkeys(terms, 0.0)
         self.low, self.high, self.kl = (torch.zeros(rows, dtype=torch.float64) for _ in range(3))
         self.logp: dict[int, Tensor] = {}
+        self.corrections: dict[int, Tensor] = {}
         self.grad_norm: float | None = None
         self.learning_rate: float | None = None
 
@@ -43,6 +44,8 @@ class StepBook:
         if loss.kl is not None:
             self.kl[index] += loss.kl.cpu()
         self.logp.update({row: loss.logp[k, : int(lengths[row])].cpu() for k, row in enumerate(rows)})
+        if loss.correction is not None:
+            self.corrections |= {row: loss.correction[k, : int(lengths[row])].cpu() for k, row in enumerate(rows)}
 
 
 class UpdateBook:
@@ -83,6 +86,10 @@ def ledger_rows(
             counts = (term.counts.rollouts, term.counts.tokens, term.counts.prompts)
             why = getattr(objective.why, name)
             row = ledger_row(name, term.rule, counts, recipe.sampling.max_tokens, term.excluded, weighted, why)
+            if name == "policy" and step.corrections:
+                zeroed = sum(int((each == 0).sum()) for each in step.corrections.values())
+                row["numerators"] = {"correction": zeroed}
+                row["words"] += [f"{zeroed} tokens lost their numerator to the correction; they stay in the count."]
             found.append({"update": step.number, **row, **passed})
     rewards = [group.rewards for group in groups if group.state != "unscorable"]
     forwarded = len(book.logp_old)
@@ -135,12 +142,26 @@ def update_metrics(batch: Batch, groups: Sequence[Group], plans: Sequence[Plan],
         "clip_ratio/low_min": float((low / tokens)[own].nan_to_num(0).min()) if len(own) else None,
         "clip_ratio/high_max": float((high / tokens)[own].nan_to_num(0).max()) if len(own) else None,
         **_sampler_gap(groups, book),
+        **_corrections(steps),
     }
     if len(plans[0].terms) > 1:
         found["policy_loss"] = mean(step.losses["policy"] for step in steps)
     if "kl" in plans[0].terms:
         found["kl"] = _share(book.total("kl").sum(), (passes * batch.lengths)[own].sum())
     return found
+
+
+def _corrections(steps: Sequence[StepBook]) -> Metrics:
+    """TRL's `sampling/importance_sampling_ratio`, after the bound, over the tokens of every optimiser step."""
+    weights = [each for step in steps for each in step.corrections.values()]
+    if not weights:
+        return {}
+    tokens = torch.cat(weights)
+    return {
+        "sampling/importance_sampling_ratio/min": float(tokens.min()),
+        "sampling/importance_sampling_ratio/mean": float(tokens.mean()),
+        "sampling/importance_sampling_ratio/max": float(tokens.max()),
+    }
 
 
 def _share(part: Tensor, whole: Tensor) -> float | None:

@@ -17,13 +17,14 @@ from cupola.train.objectives import advantages, best_only, decoupled_advantages,
 class Batch:
     """All rollouts of a step, flat: N rows. An unscored row holds the reward NaN.
 
-    `prompts` and `completions` are token ids; `lengths`, `groups` (the index of each row's group), `rewards`, `scored`,
-    `dead` (whether its group is) and `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are
-    the scores of the reward's parts in the recipe's order, NaN for none.
+    `prompts` and `completions` are token ids, `sampler_logps` what the sampler said of each completion token. `lengths`,
+    `groups` (the index of each row's group), `rewards`, `scored`, `dead` (whether its group is) and `truncated` (whether
+    it was cut at the limit) are (N,); `parts` (N, K) are the scores of the reward's parts in order, NaN for none.
     """
 
     prompts: list[list[int]]
     completions: list[list[int]]
+    sampler_logps: list[Tensor]
     lengths: Tensor
     groups: Tensor
     rewards: Tensor
@@ -41,6 +42,7 @@ class Batch:
         return cls(
             prompts=[prompts[g] for g, _ in rows],
             completions=[rollout.completion.token_ids.tolist() for _, rollout in rows],
+            sampler_logps=[torch.from_numpy(rollout.completion.logps) for _, rollout in rows],
             lengths=torch.tensor([rollout.completion.n_tokens for _, rollout in rows]),
             groups=torch.tensor([g for g, _ in rows]),
             rewards=torch.tensor(rewards, dtype=torch.float64),

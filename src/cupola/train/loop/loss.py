@@ -13,6 +13,7 @@ from cupola.train.objectives import (
     RATIOS,
     SURROGATES,
     gradient_weight,
+    importance_weights,
     token_entropy,
     token_logps,
     weighted_sum,
@@ -24,14 +25,15 @@ class Inputs:
     """What the loss of n rows needs beside the logits.
 
     `tokens` and `mask` are (n, T); `logp_old` and `logp_ref` (n, T) or `None` (on a batch's only update the old
-    log-probabilities are the current ones; without a KL term there is no reference); `advantages` and each `omega`
-    (n,).
+    log-probabilities are the current ones; without a KL term there is no reference), `logp_sampler` likewise without a
+    correction; `advantages` and each `omega` (n,).
     """
 
     tokens: Tensor
     mask: Tensor
     logp_old: Tensor | None
     logp_ref: Tensor | None
+    logp_sampler: Tensor | None
     advantages: Tensor
     omega: dict[str, Tensor]
 
@@ -41,7 +43,7 @@ class Loss:
     """The terms with their coefficients; `total` is what is differentiated.
 
     Per row, (n,): `weights` is sum_t |d term / d logp_it| of each term, `low` and `high` count clipped tokens, `kl`
-    sums the estimator. `logp` (n, T) is detached.
+    sums the estimator. `logp` (n, T) and `correction` (n, T), the weights from sampler to trainer, are detached.
     """
 
     terms: dict[str, Tensor]
@@ -50,6 +52,7 @@ class Loss:
     low: Tensor
     high: Tensor
     kl: Tensor | None
+    correction: Tensor | None
 
     @property
     def total(self) -> Tensor:
@@ -64,10 +67,16 @@ def micro_loss(logits: Tensor, inputs: Inputs, objective: Objective) -> Loss:
     mask, omega, advantages = inputs.mask, inputs.omega, inputs.advantages
     # Padding is 0 before anything is computed from it: exp of its log-probability may overflow, and 0 * inf is NaN.
     logp = torch.where(mask.bool(), token_logps(logits, inputs.tokens), 0.0)
-    ratio = RATIOS[objective.ratio](logp, logp.detach() if inputs.logp_old is None else inputs.logp_old, mask)
+    logp_old = logp.detach() if inputs.logp_old is None else inputs.logp_old
+    ratio = RATIOS[objective.ratio](logp, logp_old, mask)
     surrogate = SURROGATES[objective.surrogate.kind]
     constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
     per_token = surrogate.loss(logp, ratio, advantages[:, None], mask, constants)
+
+    correction = None
+    if inputs.logp_sampler is not None:
+        correction = importance_weights(logp_old, inputs.logp_sampler, mask, **objective.correction.model_dump())
+        per_token = per_token * correction
 
     terms = {"policy": weighted_sum(per_token, mask, omega["policy"])}
     kl = None
@@ -89,4 +98,5 @@ def micro_loss(logits: Tensor, inputs: Inputs, objective: Objective) -> Loss:
         low=below.sum(-1),
         high=above.sum(-1),
         kl=None if kl is None else (kl.detach() * mask).sum(-1),
+        correction=correction,
     )

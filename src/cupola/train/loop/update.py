@@ -28,6 +28,7 @@ class Learner:
         self.optimizer = build_optimizer(recipe.optim, policy.model.parameters())
         per_batch = recipe.optim.minibatches * recipe.optim.epochs
         self.rate = learning_rate(recipe.optim, recipe.run.steps * per_batch)
+        self.corrected = recipe.objective.correction.level != "none"
         self.planned = 0
         self.version = 0
 
@@ -77,6 +78,7 @@ class Learner:
             mask=sequences.mask,
             logp_old=padded([logp_old[i] for i in rows]) if logp_old else None,
             logp_ref=None if self.reference is None else padded(self._logps(self.reference, batch, rows)),
+            logp_sampler=padded([batch.sampler_logps[i] for i in rows]) if self.corrected else None,
             advantages=advantages[rows].to(logits),
             omega={name: term.omega[rows].to(logits) for name, term in plan.terms.items()},
         )

@@ -1,0 +1,225 @@
+"""Other trainers' denominators by hand, from their own formulas; faults named by file and key."""
+
+import re
+from typing import Any
+
+import pytest
+
+from cupola.core.records import RecipeError
+from cupola.train.ledger import TRAINERS, Denominator, Explanation, cancelled, clip_notices, with_numbers
+
+
+def row(found: Explanation, term: str) -> Denominator:
+    return next(row for row in found.denominators if row.term == term)
+
+
+def trl(**given: Any) -> Explanation:
+    # B = 4, GA = 6, W = 2, L_max = 100
+    base = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 6,
+        "world_size": 2,
+        "max_completion_length": 100,
+    }
+    return TRAINERS["trl"]("args.json", {**base, **given})
+
+
+@pytest.mark.parametrize(
+    ("loss", "value", "numbers", "cut"),
+    [
+        ("grpo", 48, "omega_i = 1 / (4 * 6 * 2 * |o_i|)", "only for micro-batches of equal size"),
+        ("sapo", 48, "omega_i = 1 / (4 * 6 * 2 * |o_i|)", "only for micro-batches of equal size"),
+        ("luspo", 48, "omega = 1 / (4 * 6 * 2)", "only for micro-batches of equal size"),
+        ("dr_grpo", 4800, "omega = 1 / (4 * 6 * 2 * 100)", "only for micro-batches of equal size"),
+        ("bnpo", 12, "omega = 1 / (6 * 2 * sum_{i in micro-batch} |o_i|)", "no"),
+        ("dapo", 1, "omega = 1 / (N_gen * 6 / 6)", "yes"),
+        ("cispo", 1, "omega = 1 / (N_gen * 6 / 6)", "yes"),
+        ("vespo", 1, "omega = 1 / (N_gen * 6 / 6)", "yes"),
+    ],
+)
+def test_trl_losses_where_generation_and_accumulation_agree(loss: str, value: int, numbers: str, cut: str) -> None:
+    found = row(trl(loss_type=loss), "policy")
+    assert found.value == value
+    assert found.numbers == numbers
+    assert found.cut.startswith(cut)
+
+
+@pytest.mark.parametrize(
+    ("loss", "value", "cut"),
+    [
+        ("grpo", 48, "only for"),
+        ("sapo", 48, "only for"),
+        ("luspo", 48, "only for"),
+        ("dr_grpo", 4800, "only for"),
+        ("bnpo", 12, "no"),
+        ("dapo", 3, "in expectation only"),
+        ("cispo", 3, "in expectation only"),
+        ("vespo", 3, "in expectation only"),
+    ],
+)
+def test_trl_losses_where_they_differ(loss: str, value: int, cut: str) -> None:
+    found = row(trl(loss_type=loss, steps_per_generation=2), "policy")  # GA / spg = 6 / 2
+    assert found.value == value
+    assert found.cut.startswith(cut)
+
+
+def test_trl_kl_follows_the_policy_and_entropy_the_micro_batch() -> None:
+    found = trl(loss_type="dr_grpo", beta=0.04, entropy_coef=0.01)
+    assert row(found, "kl").value == 4800
+    assert row(found, "entropy").value == 12
+    assert row(found, "entropy").cut.startswith("no")
+    assert trl().absent == {"kl": "beta is 0", "entropy": "entropy_coef is 0"}
+
+
+def test_trl_defaults_are_marked() -> None:
+    found = TRAINERS["trl"]("args.json", {"loss_type": "grpo", "learning_rate": 1e-6})
+    assert row(found, "policy").value == 8
+    assert found.read["loss_type"] == {"value": "grpo", "from": "file"}
+    assert found.read["per_device_train_batch_size"] == {"value": 8, "from": "default"}
+    assert found.ignored == ["learning_rate"]
+
+
+def test_trl_dump_gives_the_number_of_ranks() -> None:
+    dump = {"per_device_train_batch_size": 4, "steps_per_generation": 3, "generation_batch_size": 48}
+    assert row(TRAINERS["trl"]("a", {**dump, "loss_type": "grpo"}), "policy").value == 4 * 1 * 4
+    alone = {"per_device_train_batch_size": 4, "generation_batch_size": 16, "gradient_accumulation_steps": 2}
+    assert row(TRAINERS["trl"]("a", alone), "policy").numbers == "omega = 1 / (N_gen * 2 / 4)"
+
+
+@pytest.mark.parametrize(
+    ("given", "formula"),
+    [
+        ("group", "A = (r - b) / (std_g + 0.0001)"),
+        (True, "A = (r - b) / (std_g + 0.0001)"),
+        ("batch", "A = (r - b) / (std_batch + 0.0001)"),
+        (False, "A = r - b"),
+        ("none", "A = r - b"),
+    ],
+)
+def test_trl_scale(given: object, formula: str) -> None:
+    assert row(trl(scale_rewards=given), "scale").formula == formula
+
+
+def test_trl_masks_take_numerators_only() -> None:
+    words = row(trl(top_entropy_quantile=0.2, off_policy_mask_threshold=0.5), "policy").words
+    assert sum("stays in the denominator" in word for word in words) == 2
+
+
+ACTOR = "actor_rollout_ref.actor."
+
+
+@pytest.mark.parametrize(
+    ("mode", "factor", "value", "numbers", "cut"),
+    [
+        ("token-mean", None, None, "omega = 1 / sum_i |o_i|", "yes"),
+        ("token-sum", None, 1, "omega = 1", "yes"),
+        ("seq-mean-token-sum", None, 512, "omega = 1 / (64 * 8)", "yes"),
+        ("seq-mean-token-sum-norm", 1000, 512000, "omega = 1 / (64 * 8 * 1000)", "yes"),
+        ("seq-mean-token-sum-norm", None, 512, "omega = 1 / (64 * 8 * width)", "no"),
+        ("seq-mean-token-mean", None, 512, "omega_i = 1 / (64 * 8 * |o_i|)", "yes"),
+    ],
+)
+def test_verl_modes(mode: str, factor: int | None, value: int | None, numbers: str, cut: str) -> None:
+    table = {
+        f"{ACTOR}loss_agg_mode": mode,
+        "actor_rollout_ref": {
+            "actor": {"ppo_mini_batch_size": 64, "loss_scale_factor": factor, "use_kl_loss": True},
+            "rollout": {"n": 8},
+        },
+        f"{ACTOR}entropy_coeff": 0.01,
+        "algorithm.adv_estimator": "grpo",
+    }
+    found = TRAINERS["verl"]("v.json", table)
+    for term in ("policy", "kl", "entropy"):
+        assert row(found, term).value == value
+        assert row(found, term).numbers == numbers
+        assert row(found, term).cut.startswith(cut)
+    assert row(found, "scale").formula == "A = (r - b) / (std_g + 1e-06)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "rule", "cut"),
+    [
+        ("sapo", "omega_i = 1 / (256 * 1 * |o_i|)", "yes"),
+        ("geo_mean", "omega_i = 1 / (W * b * |o_i|)", "no"),
+        ("clip_cov", "omega = 1 / sum_i |o_i|", "no"),
+        ("kl_cov", "omega = 1 / sum_i |o_i|", "no"),
+    ],
+)
+def test_verl_losses_that_set_their_own(loss: str, rule: str, cut: str) -> None:
+    found = TRAINERS["verl"]("v.json", {f"{ACTOR}policy_loss.loss_mode": loss, f"{ACTOR}use_kl_loss": True})
+    assert row(found, "policy").numbers == rule
+    assert row(found, "policy").cut.startswith(cut)
+    assert row(found, "kl").numbers == "omega = 1 / sum_i |o_i|"
+
+
+@pytest.mark.parametrize(
+    ("given", "numbers", "value"),
+    [
+        ({"actor.loss_agg_mode": "token-mean"}, "omega = 1 / sum_i |o_i|", None),
+        ({"actor.loss_agg_mode": "seq-mean-token-mean"}, "omega_i = 1 / (32 * |o_i|)", 32),
+        ({"actor.policy_loss_type": "gspo"}, "omega_i = 1 / (32 * |o_i|)", 32),
+        ({"actor": {"policy_loss_type": "gspo"}}, "omega_i = 1 / (32 * |o_i|)", 32),
+        ({"--actor.policy_loss_type": "gspo"}, "omega_i = 1 / (32 * |o_i|)", 32),
+    ],
+)
+def test_openrlhf_modes(given: dict[str, Any], numbers: str, value: int | None) -> None:
+    more = {"train.batch_size": 32, "algo.kl.use_loss": True, "actor.entropy_coef": 0.01}
+    found = TRAINERS["openrlhf"]("o.json", {**more, **given})
+    assert row(found, "policy").numbers == numbers
+    assert row(found, "policy").value == value
+    assert row(found, "kl").numbers == row(found, "entropy").numbers == "omega = 1 / sum_i |o_i|"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "no_std", "formula"),
+    [
+        ("group_norm", False, "A = (r - b) / (std_g + 1e-09)"),
+        ("dr_grpo", False, "A = r - b"),
+        ("gae", False, "A <- (A - mean_tokens) / sqrt(max(var_tokens, 1e-08))"),
+        ("gae", True, "A <- A - mean_tokens"),
+    ],
+)
+def test_openrlhf_scale(estimator: str, no_std: bool, formula: str) -> None:
+    given = {"algo.advantage.estimator": estimator, "algo.advantage.no_std_norm": no_std}
+    assert row(TRAINERS["openrlhf"]("o.json", given), "scale").formula == formula
+
+
+@pytest.mark.parametrize(
+    ("trainer", "table", "said"),
+    [
+        ("trl", {"loss_type": "gpro"}, "f: loss_type: should be one of grpo, sapo, bnpo"),
+        ("trl", {"beta": "high"}, "f: beta: should be a finite number, got 'high'"),
+        ("trl", {"beta": float("nan")}, "f: beta: should be a finite number, got nan"),
+        ("trl", {"num_generations": True}, "f: num_generations: should be a whole number, got True"),
+        ("trl", {"num_generations": 1}, "f: num_generations: should be at least 2, got 1"),
+        ("trl", {"num_generations": 3}, "f: num_generations: 3 does not divide the 8 answers"),
+        ("trl", {"scale_rewards": "std"}, "f: scale_rewards: should be one of group, batch, none, True, False"),
+        ("trl", {"generation_batch_size": 12}, "f: generation_batch_size: 12 is no multiple of 8"),
+        ("trl", {"lr": 1}, "f: has none of the keys that bear on a denominator, such as loss_type"),
+        ("verl", {f"{ACTOR}loss_agg_mode": "mean"}, f"f: {ACTOR}loss_agg_mode: should be one of token-mean"),
+        ("verl", {f"{ACTOR}use_kl_loss": 1}, f"f: {ACTOR}use_kl_loss: should be true or false, got 1"),
+        ("verl", {"a.b": 1, "a": {"b": 2}}, "f: a.b: stands there twice; keep one"),
+        ("openrlhf", {"actor.eps_clip_low_high": [0.2]}, "f: actor.eps_clip_low_high: should be a list of two numbers"),
+    ],
+)
+def test_faults_name_file_and_key(trainer: str, table: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        TRAINERS[trainer]("f", table)
+
+
+def test_names_without_a_number_stay() -> None:
+    assert with_numbers("omega = 1 / (N * L_max)", {"N": 256}) == "omega = 1 / (256 * L_max)"
+
+
+def test_clip_notices_only_for_a_papers_numbers() -> None:
+    assert "GSPO" in clip_notices("clipped", (3e-4, 4e-4))[0]
+    assert "DAPO" in clip_notices("clipped", (0.2, 0.28))[0]
+    assert clip_notices("clipped", (0.1, 0.3)) == []
+    assert clip_notices("cispo", (0.2, 0.28)) == []
+
+
+def test_what_an_optimiser_cancels() -> None:
+    assert cancelled("paged_adamw_8bit", 1.0).startswith("paged_adamw_8bit largely cancels")
+    assert cancelled("sgd", 0.5).startswith("sgd keeps a constant factor of the whole loss; the clip at norm 0.5")
+    assert "no gradient clip is set" in cancelled("sgd", 0.0)
