@@ -17,9 +17,10 @@ from cupola.train.objectives import advantages, best_only, decoupled_advantages,
 class Batch:
     """All rollouts of a step, flat: N rows. An unscored row holds the reward NaN.
 
-    `prompts` and `completions` are token ids, `sampler_logps` what the sampler said of each completion token. `lengths`,
-    `groups` (the index of each row's group), `rewards`, `scored`, `dead` (whether its group is) and `truncated` (whether
-    it was cut at the limit) are (N,); `parts` (N, K) are the scores of the reward's parts in order, NaN for none.
+    `prompts` and `completions` are token ids, `sampler_logps` what the sampler said of each completion token.
+    `lengths`, `groups` (the index of each row's group), `rewards`, `scored`, `dead` (whether its group is) and
+    `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are the scores of the parts in order,
+    NaN for none.
     """
 
     prompts: list[list[int]]
