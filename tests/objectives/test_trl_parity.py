@@ -199,7 +199,7 @@ def our_loss(loss_type: str, data: dict[str, Tensor], cut: list[list[int]], **ch
     return total.item(), leaf.grad
 
 
-def compare(theirs: tuple[float, Tensor], ours: tuple[float, Tensor]) -> None:
+def assert_same(theirs: tuple[float, Tensor], ours: tuple[float, Tensor]) -> None:
     assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7)
     assert float(theirs[1].norm()) > 1e-3
     assert float((ours[1] - theirs[1]).norm() / theirs[1].norm()) < 1e-5
@@ -215,7 +215,7 @@ UNEQUAL = [[0, 1, 2, 3], [4, 5]]
 def test_loss_type(loss_type: str, level: str, cut: list[list[int]]) -> None:
     data = tensors()
     theirs = trl_loss(loss_type, data, cut, importance_sampling_level=level)
-    compare(theirs, our_loss(loss_type, data, cut, level=level))
+    assert_same(theirs, our_loss(loss_type, data, cut, level=level))
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -225,7 +225,7 @@ def test_kl_in_the_loss(loss_type: str, level: str, corrected: bool) -> None:
     data = tensors(1)
     changed = {"importance_sampling_level": level, "beta": 0.3, "use_bias_correction_kl": corrected}
     theirs = trl_loss(loss_type, data, UNEQUAL, **changed)
-    compare(theirs, our_loss(loss_type, data, UNEQUAL, level=level, beta=0.3, corrected=corrected))
+    assert_same(theirs, our_loss(loss_type, data, UNEQUAL, level=level, beta=0.3, corrected=corrected))
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -235,7 +235,7 @@ def test_two_sided_clip(loss_type: str, level: str) -> None:
     data["old"] = data["old"] - 0.8 * (ADVANTAGES < 0)[:, None]  # bad answers that became likelier, beyond delta
     theirs = trl_loss(loss_type, data, WHOLE, importance_sampling_level=level, delta=DELTA)
     ours = our_loss(loss_type, data, WHOLE, level=level, surrogate=("two_sided", TwoSided(LOW, HIGH, DELTA)))
-    compare(theirs, ours)
+    assert_same(theirs, ours)
     assert ours[0] < our_loss(loss_type, data, WHOLE, level=level)[0]
 
 
@@ -246,7 +246,7 @@ def test_entropy_bonus(loss_type: str, share: float) -> None:
     data, cut = tensors(3), WHOLE if share < 1 else UNEQUAL
     changed = {"_entropy_bonus_enabled": True, "entropy_coef": 0.1, "top_entropy_quantile": share}
     theirs = trl_loss(loss_type, data, cut, **changed)
-    compare(theirs, our_loss(loss_type, data, cut, entropy_coef=0.1, share=share))
+    assert_same(theirs, our_loss(loss_type, data, cut, entropy_coef=0.1, share=share))
 
 
 @pytest.mark.parametrize("loss_type", sorted(COMPOSITIONS))
@@ -255,7 +255,7 @@ def test_off_policy_sequence_mask_leaves_the_kl_alone(loss_type: str) -> None:
     data["sampler"] = data["sampler"] + 0.5 * (torch.arange(ROWS) < 2)[:, None]
     theirs = trl_loss(loss_type, data, WHOLE, off_policy_mask_threshold=0.1, beta=0.3)
     ours = our_loss(loss_type, data, WHOLE, delta=0.1, beta=0.3)
-    compare(theirs, ours)
+    assert_same(theirs, ours)
     assert theirs[0] != pytest.approx(our_loss(loss_type, data, WHOLE, beta=0.3)[0], abs=1e-6)
 
 
@@ -268,7 +268,7 @@ def test_weights_between_sampler_and_trainer(loss_type: str, bound: str) -> None
     assert (weights < importance_weights(data["old"], data["sampler"], MASK, high=9.0)).any()
     data["weights"] = weights
     theirs = trl_loss(loss_type, data, WHOLE, use_vllm=True, beta=0.3)
-    compare(
+    assert_same(
         theirs,
         our_loss(loss_type, data, WHOLE, weights=weights.clamp(min=0.0 if loss_type != "vespo" else 1e-8), beta=0.3),
     )
@@ -293,7 +293,7 @@ def test_geometric_mean_policy_optimisation() -> None:
     assert leaf.grad is not None
     ours = our_loss("grpo", data, WHOLE, surrogate=("gmpo", Gmpo(0.3, 0.4)))
     # A rollout without tokens has the geometric mean 1 there, hence the constant -A / N; here it has no token to weigh.
-    compare((loss.item() + ADVANTAGES[2].item() / ROWS, leaf.grad), ours)
+    assert_same((loss.item() + ADVANTAGES[2].item() / ROWS, leaf.grad), ours)
 
 
 def test_reinforce_leave_one_out() -> None:
@@ -313,7 +313,7 @@ def test_reinforce_leave_one_out() -> None:
     loss.backward()
     assert leaf.grad is not None
     ours = our_loss("grpo", data, WHOLE, level="sequence_product")
-    compare((loss.item() + ADVANTAGES[2].item() / ROWS, leaf.grad), ours)
+    assert_same((loss.item() + ADVANTAGES[2].item() / ROWS, leaf.grad), ours)
 
 
 def rewards_with_gaps() -> tuple[Tensor, Tensor, Tensor]:

@@ -44,7 +44,7 @@ def load(folder: Path, rows: Sequence[Mapping[str, Any]], part: Reward = EXACT, 
     return load_questions(Data(file=str(train), validation_file=str(held_out), **values), [part])
 
 
-def refused(path: Path, text: str, **values: Any) -> None:
+def assert_refused(path: Path, text: str, **values: Any) -> None:
     with pytest.raises(DataError, match=text) as caught:
         load_questions(Data(file=str(path), **values), [EXACT])
     assert str(path) in str(caught.value)
@@ -100,7 +100,7 @@ def test_a_whole_number_has_no_point(tmp_path: Path, answer: Any, text: str) -> 
 def test_an_answer_that_is_no_finite_number_is_refused(tmp_path: Path, answer: str, text: str) -> None:
     rows = f'{{"prompt": "a", "answer": "1"}}\n{{"prompt": "b", "answer": {answer}}}\n'
     (tmp_path / "train.jsonl").write_text(rows)
-    refused(tmp_path / "train.jsonl", f"line 2: `answer` is {text}; give text or a finite number")
+    assert_refused(tmp_path / "train.jsonl", f"line 2: `answer` is {text}; give text or a finite number")
     held_out = write(tmp_path / "held_out.jsonl", HELD_OUT)
     part = FunctionReward(name="mine", path="m:f")
     data = Data(file=str(tmp_path / "train.jsonl"), validation_file=str(held_out), answer_required=False)
@@ -110,7 +110,7 @@ def test_an_answer_that_is_no_finite_number_is_refused(tmp_path: Path, answer: s
 def test_an_answer_that_pandas_lacks_is_missing(tmp_path: Path) -> None:
     table = pa.table({"prompt": ["a", "b", "c"], "answer": [1.0, float("nan"), None]})
     pq.write_table(table, tmp_path / "train.parquet")
-    refused(tmp_path / "train.parquet", "row 2: `answer` is nan")
+    assert_refused(tmp_path / "train.parquet", "row 2: `answer` is nan")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,9 @@ def test_an_answer_that_pandas_lacks_is_missing(tmp_path: Path) -> None:
 )
 def test_chat_messages_as_text_are_refused(tmp_path: Path, chat: str) -> None:
     path = write(tmp_path / "train.csv", [{"prompt": "a", "answer": "1"}, {"prompt": chat, "answer": "4"}])
-    refused(path, r"line 3: the prompt is chat messages written as text; give them as a list, in .jsonl or .parquet")
+    assert_refused(
+        path, r"line 3: the prompt is chat messages written as text; give them as a list, in .jsonl or .parquet"
+    )
 
 
 @pytest.mark.parametrize("text", ['[{"role": "user", "content": "hi"}] Who speaks?', "[1, 2]", '[{"x": 1}]', "[{"])
@@ -229,7 +231,7 @@ def test_a_long_list_of_unreadable_answers_is_cut(tmp_path: Path) -> None:
 )
 def test_a_faulty_row_is_named(tmp_path: Path, row: dict[str, Any], text: str) -> None:
     path = write(tmp_path / "train.jsonl", [ROWS[0], row])
-    refused(path, rf"train.jsonl: line 2: .*{text}")
+    assert_refused(path, rf"train.jsonl: line 2: .*{text}")
 
 
 @pytest.mark.parametrize(
@@ -251,29 +253,29 @@ def test_a_faulty_row_is_named(tmp_path: Path, row: dict[str, Any], text: str) -
 )
 def test_a_faulty_file_is_named(tmp_path: Path, name: str, body: str, text: str) -> None:
     (tmp_path / name).write_text(body)
-    refused(tmp_path / name, text)
+    assert_refused(tmp_path / name, text)
 
 
 def test_a_missing_or_undecodable_file_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "absent.csv", "no such file$")
-    refused(Path("absent.csv"), rf"absent.csv: no such file \(looked in {re.escape(str(Path.cwd()))}\)$")
+    assert_refused(tmp_path / "absent.csv", "no such file$")
+    assert_refused(Path("absent.csv"), rf"absent.csv: no such file \(looked in {re.escape(str(Path.cwd()))}\)$")
     (tmp_path / "latin.jsonl").write_bytes('{"prompt": "é"}'.encode("latin-1"))
-    refused(tmp_path / "latin.jsonl", "cannot be read: 'utf-8' codec")
+    assert_refused(tmp_path / "latin.jsonl", "cannot be read: 'utf-8' codec")
 
 
 def test_the_row_of_a_parquet_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "train.parquet", [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": None}])
-    refused(path, r"train.parquet: row 2: `answer` is missing")
+    assert_refused(path, r"train.parquet: row 2: `answer` is missing")
 
 
 def test_a_system_message_needs_a_chat(tmp_path: Path) -> None:
-    refused(write(tmp_path / "train.jsonl", ROWS), "line 1: data.system needs chat", system="be brief")
+    assert_refused(write(tmp_path / "train.jsonl", ROWS), "line 1: data.system needs chat", system="be brief")
 
 
 def test_empty_splits_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", ROWS)
-    refused(path, "no question is left for validation", validation_share=0.0)
-    refused(path, "no question is left for training", validation_share=1.0)
+    assert_refused(path, "no question is left for validation", validation_share=0.0)
+    assert_refused(path, "no question is left for training", validation_share=1.0)
 
 
 def test_validation_questions_in_the_training_set_are_refused(tmp_path: Path) -> None:
