@@ -3,7 +3,8 @@
     python examples/foreign_loop.py dapo
 
 The KL term of a preset with beta > 0 is another such sum, and needs log-probabilities of a reference:
-`objective.beta * weighted_sum(KL_ESTIMATORS["k3"](logp, logp_ref), mask, weight)`.
+`objective.beta * weighted_sum(KL_ESTIMATORS["k3"](logp, logp_ref), mask, weight)`. Where a preset's KL stands in the
+reward, take `beta * (logp_old - logp_ref)` summed over each answer from its reward before the call.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from torch import Tensor
 from cupola.core.config import Objective, validate
 from cupola.train.objectives import RATIOS, SURROGATES, advantages, count, omega, weighted_sum
 
+#: What this loop knows; presets that have more are refused.
+PLAIN = {"transform": "none", "combine": "sum", "whiten": "none", "scope": "update", "count": "surviving"}
+
 
 def policy_loss(
     preset: str, logp: Tensor, logp_old: Tensor, mask: Tensor, rewards: Tensor, groups: Tensor, max_tokens: int
@@ -25,8 +29,9 @@ def policy_loss(
     logp, logp_old and mask are (N, T), rewards and groups (N,); `max_tokens` is the longest answer allowed.
     """
     objective = validate({"preset": preset}, Objective)
-    if (objective.transform, objective.combine, objective.whiten) != ("none", "sum", "none"):
-        raise ValueError(f"{preset}: its advantages are more than (r - b) / s; add what docs/objectives says of it")
+    more = [key for key, value in PLAIN.items() if getattr(objective, key) != value]
+    if more or objective.correction.level != "none":
+        raise ValueError(f"{preset}: sets {more[0] if more else 'correction'}; add what docs/objectives says of it")
     scored = ~rewards.isnan()
     advantage = advantages(rewards, groups, scored, objective.baseline, objective.scale, objective.scale_epsilon)
 

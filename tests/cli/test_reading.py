@@ -112,7 +112,7 @@ def test_ledger(cupola: Cupola, trained: tuple[Path, Ended]) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"runs/r: step {step}\nupdate ")
     assert "omega = 1 / (N * L_max)" in done.out
-    assert "  why: no reason is given (objective.why.policy)" in done.out
+    assert "no reason is given for: objective.why.policy; set the key to give one" in done.out
     record = cupola(trained[0], "ledger", "runs/r", "--step", step, "--json")
     assert record.json() == [row for row in rows if row["step"] == step]
 

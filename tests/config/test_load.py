@@ -152,7 +152,7 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
             "command line: reward.0.role: input should be 'correctness', 'format' or 'other', got 'form'",
         ),
         ("objective.why.policies=x", "command line: objective.why.policies: unknown key; did you mean policy?"),
-        ("diagnosis.qqq=3", "command line: diagnosis.qqq: unknown key; there are on_warning"),
+        ("diagnosis.qqq=3", "command line: diagnosis.qqq: unknown key; there are on_warning, exact_share_every"),
         ("run.steps=many", "command line: run.steps: input should be a valid integer, got 'many'"),
         ("run.steps=0", "command line: run.steps: input should be greater than or equal to 1, got 0"),
         ("run.name=../x", "command line: run.name: string should match pattern '^\\w[\\w .-]*$', got '../x'"),

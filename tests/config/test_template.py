@@ -60,11 +60,11 @@ def test_starting_recipe_lists_the_choices_and_where_paths_are_found() -> None:
         "on_warning": "warn, pause, stop",
         "dtype": "float32, bfloat16, float64",
         "preset": ", ".join(PRESETS),
-        "baseline": "group_mean, leave_one_out, batch_mean, none",
+        "baseline": "group_mean, leave_one_out, batch_mean, critic, none",
         "scale": "group_std, batch_std, group_mean, none",
         "ratio": "token, sequence, sequence_token, sequence_product, none",
-        "denominator": "sequence_mean, token_mean, constant, prompt_mean, sequence_sum, token_sum",
-        "kl_denominator": "sequence_mean, token_mean, constant, prompt_mean, sequence_sum, token_sum",
+        "denominator": "sequence_mean, token_mean, constant, prompt_mean, sequence_sum, token_sum, padded",
+        "kl_denominator": "sequence_mean, token_mean, constant, prompt_mean, sequence_sum, token_sum, padded",
     }.items():
         assert re.search(rf"^# .* One of: {choices}\.\n(# )?{key} = ", text, re.M), key
     assert "`arithmetic` or `sums`" in text

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from cupola.core.config import Recipe, validate
 from cupola.core.runlog import RunReader
@@ -23,14 +26,20 @@ def known(key: str) -> bool:
     return any(f"`{shape}`" in GLOSSARY for shape in shapes)
 
 
-def test_every_metric_is_in_the_glossary(tmp_path: Path) -> None:
+BONUS = {"beta": 0.04, "entropy_coef": 0.01, "correction": {"level": "token"}}
+CRITIC = {"preset": "ppo"}
+
+
+@pytest.mark.parametrize(("objective", "some"), [(BONUS, {"kl", "entropy_coef"}), (CRITIC, {"critic/grad_norm"})])
+def test_every_metric_is_in_the_glossary(objective: dict[str, Any], some: set[str], tmp_path: Path) -> None:
     recipe = validate(
         {
             "run": {"folder": str(tmp_path), "name": "run", "steps": 1},
             "data": {"task": "arithmetic", "options": {"levels": [2]}},
             "sampling": {"prompts_per_step": 2, "group_size": 4, "max_tokens": 30},
             "reward": [{"name": "correct", "kind": "exact", "extract": r"#(\d+)$"}],
-            "objective": {"beta": 0.04, "entropy_coef": 0.01},
+            "objective": objective,
+            "diagnosis": {"exact_share_every": 1},
             "validation": {"questions": 4, "samples": 2},
         },
         Recipe,
@@ -38,5 +47,5 @@ def test_every_metric_is_in_the_glossary(tmp_path: Path) -> None:
     train_recipe(recipe, {})
     rows = RunReader(tmp_path / "run").metrics()
     keys = {key.removeprefix("used/") for row in rows for key in row} - {"step", "split", "attempt", "time"}
-    assert {"reward", "kl", "policy_loss", "correct/greedy"} <= keys
+    assert {"reward", "policy_loss", "correct/greedy", *some} <= keys
     assert sorted(key for key in keys if not known(key)) == []

@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from cupola.core.config import Objective, validate
-from cupola.core.config.presets import PRESETS
+from cupola.core.config.compatibility import COMPATIBLE
+from cupola.core.config.presets import OWN
 from cupola.core.config.surrogate import ANY_RATIO
 from cupola.core.config.surrogate import SURROGATES as TABLES
-from cupola.train.objectives import SURROGATES
+from cupola.train.objectives import RULES, SURROGATES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "objectives").glob("*.md"))}
@@ -32,18 +35,44 @@ def rows(page: str, cells: int) -> dict[str, str]:
 
 
 #: What a preset's row names in columns of their own.
-COLUMNS = {"baseline", "scale", "ratio", "surrogate", "denominator", "beta", "kl_estimator"}
+COLUMNS = {"baseline", "scale", "ratio", "surrogate", "denominator", "beta", "kl_estimator", "kl_in"}
 
 
 def decisions(name: str) -> str:
     """A preset's row: its five decisions, its KL term, and whatever else it sets."""
-    preset = PRESETS[name]
-    constants = ", ".join(f"{key} {value:g}" for key, value in preset["surrogate"].items() if key != "kind")
-    surrogate = f"`{preset['surrogate']['kind']}` {constants}".rstrip()
-    kl = f"`{preset['kl_estimator']}` {preset['beta']:g}" if preset["beta"] else "none"
+    preset = OWN[name]
+    surrogate = with_constants(preset["surrogate"])
+    where = preset.get("kl_in", "loss")
+    estimator = preset["kl_estimator"] if where == "loss" and preset["beta"] else "k1"  # of a KL in the reward
+    kl = f"`{estimator}` {preset['beta']:g}{'' if where == 'loss' else f' in `{where}`'}" if preset["beta"] else "none"
     further = ", ".join(f"`{key}` {value}" for key, value in preset.items() if key not in COLUMNS) or "none"
     parts = [f"`{each}`" for each in (name, preset["baseline"], preset["scale"], preset["ratio"])]
     return "| " + " | ".join([*parts, surrogate, f"`{preset['denominator']}`", kl, further]) + " |"
+
+
+def with_constants(surrogate: Mapping[str, Any]) -> str:
+    constants = ", ".join(f"{key} {value:g}" for key, value in surrogate.items() if key != "kind")
+    return f"`{surrogate['kind']}` {constants}".rstrip()
+
+
+def compared(name: str) -> str:
+    """A compatibility preset's row: what it takes from the other trainer, defaults of ours included."""
+    objective = Objective(preset=name)
+    scale = f"`{objective.scale}`" + (f" + {objective.scale_epsilon:g}" if objective.scale != "none" else "")
+    counted = f"`{objective.scope}`, `{objective.count}`" + ("" if objective.count_dead else ", without dead groups")
+    entropy = f"`{objective.entropy_denominator}` by `{objective.entropy_scope}`"
+    kl = f"`{objective.kl_estimator}`{' weighted' if objective.kl_ratio != 'none' else ''}, {objective.beta:g}"
+    where = "" if objective.kl_in == "loss" else f" in `{objective.kl_in}`"
+    parts = [
+        f"`{name}`",
+        scale,
+        with_constants(COMPATIBLE[name]["surrogate"]),
+        f"`{objective.denominator}`",
+        counted,
+        entropy if objective.entropy_denominator else "as the policy",
+        kl + where,
+    ]
+    return "| " + " | ".join(parts) + " |"
 
 
 def described(kind: str) -> str:
@@ -51,18 +80,22 @@ def described(kind: str) -> str:
     table = TABLES[kind]
     constants = ", ".join(f"`{key}` {value:g}" for key, value in table().model_dump(exclude={"kind"}).items())
     levels = "any but `none`" if table.levels == ANY_RATIO else ", ".join(f"`{level}`" for level in table.levels)
-    presets = ", ".join(f"`{name}`" for name, preset in PRESETS.items() if preset["surrogate"]["kind"] == kind)
+    presets = ", ".join(f"`{name}`" for name, preset in OWN.items() if preset["surrogate"]["kind"] == kind)
     return f"| `{kind}` | {constants or 'none'} | {levels} | {presets or 'none'} |"
 
 
 def test_the_overview_has_every_preset_with_its_decisions() -> None:
-    assert rows("README.md", 8) == {name: decisions(name) for name in PRESETS}
+    assert rows("README.md", 8) == {name: decisions(name) for name in OWN}
 
 
 def test_each_preset_has_a_page_with_its_decisions() -> None:
     pages = [rows(page, 8) for page in PAGES if page != "README.md"]
     found = [row for page in pages for row in page.items()]
-    assert sorted(found) == sorted((name, decisions(name)) for name in PRESETS)
+    assert sorted(found) == sorted((name, decisions(name)) for name in OWN)
+
+
+def test_the_compatibility_presets_have_a_page() -> None:
+    assert rows("compatibility.md", 7) == {name: compared(name) for name in COMPATIBLE}
 
 
 def test_every_surrogate_is_described() -> None:
@@ -70,19 +103,12 @@ def test_every_surrogate_is_described() -> None:
 
 
 def test_surrogates_without_a_preset_have_a_section() -> None:
-    with_preset = {preset["surrogate"]["kind"] for preset in PRESETS.values()}
+    with_preset = {preset["surrogate"]["kind"] for preset in OWN.values()}
     assert re.findall(r"^## (\w+)$", PAGES["surrogates.md"], re.M) == [k for k in TABLES if k not in with_preset]
 
 
 def test_the_overview_has_every_denominator() -> None:
-    assert set(rows("README.md", 3)) == {
-        "sequence_mean",
-        "token_mean",
-        "prompt_mean",
-        "constant",
-        "sequence_sum",
-        "token_sum",
-    }
+    assert set(rows("README.md", 3)) == set(RULES)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cupola.core.records import RecipeError
-from cupola.train.ledger import TRAINERS, Denominator, Explanation, cancelled, clip_notices, with_numbers
+from cupola.train.ledger import TRAINERS, Denominator, Explanation, cancelled, paper_notices, with_numbers
 
 
 def row(found: Explanation, term: str) -> Denominator:
@@ -196,6 +196,36 @@ def test_openrlhf_scale(estimator: str, no_std: bool, formula: str) -> None:
         ("trl", {"num_generations": 3}, "f: num_generations: 3 does not divide the 8 answers"),
         ("trl", {"scale_rewards": "std"}, "f: scale_rewards: should be one of group, batch, none, True, False"),
         ("trl", {"generation_batch_size": 12}, "f: generation_batch_size: 12 is no multiple of 8"),
+        (
+            "trl",
+            {"per_device_train_batch_size": "8"},
+            "f: per_device_train_batch_size: should be a whole number, got '8'",
+        ),
+        ("trl", {"per_device_train_batch_size": -8}, "f: per_device_train_batch_size: should be at least 1, got -8"),
+        ("trl", {"max_completion_length": 10**400}, "f: max_completion_length: no size or constant is beyond 1e+12"),
+        ("trl", {"beta": 10**400}, "f: beta: no size or constant is beyond 1e+12"),
+        ("trl", {"packing": "yes"}, "f: packing: should be true or false, got 'yes'"),
+        ("trl", {"packing": True, "loss_type": "mean"}, "f: loss_type: should be one of nll, dft, chunked_nll"),
+        (
+            "trl",
+            {"packing": True, "num_generations": 8},
+            "f: num_generations: is GRPOConfig's, but packing is SFTConfig's",
+        ),
+        ("trl", {"loss_type": "dft", "beta": 0.1}, "f: beta: is GRPOConfig's, but loss_type is SFTConfig's; keep one"),
+        ("verl", {"actor_rollout_ref.rollout.n": 0}, "f: actor_rollout_ref.rollout.n: should be at least 1, got 0"),
+        ("openrlhf", {"train.batch_size": "128"}, "f: train.batch_size: should be a whole number, got '128'"),
+        ("loop", {}, "f: names no term; give one below loss, supervised or evaluation"),
+        ("loop", {"losses": {"a": "b"}}, "f: losses: unknown section; there are loss, supervised, evaluation"),
+        ("loop", {"loss": "token_mean"}, "f: loss: is a table of keys, got 'token_mean'"),
+        ("loop", {"loss": {"policy": "mean"}}, "f: loss.policy: should be one of sequence_mean, token_mean"),
+        ("loop", {"loss": {"policy": 1}}, "f: loss.policy: should be text, got 1"),
+        ("loop", {"loss": {"policy": "constant"}, "why": {"kl": "so"}}, "f: kl: should be one term of one section"),
+        ("loop", {"loss": {"l": "constant"}, "supervised": {"l": "token_mean"}}, "f: l: should be one term of one"),
+        (
+            "loop",
+            {"evaluation": {"a": "micro"}, "counted": {"ties": "judged"}},
+            "f: counted.ties: should be one of shared",
+        ),
         ("trl", {"lr": 1}, "f: has none of the keys that bear on a denominator, such as loss_type"),
         ("verl", {f"{ACTOR}loss_agg_mode": "mean"}, f"f: {ACTOR}loss_agg_mode: should be one of token-mean"),
         ("verl", {f"{ACTOR}use_kl_loss": 1}, f"f: {ACTOR}use_kl_loss: should be true or false, got 1"),
@@ -212,11 +242,125 @@ def test_names_without_a_number_stay() -> None:
     assert with_numbers("omega = 1 / (N * L_max)", {"N": 256}) == "omega = 1 / (256 * L_max)"
 
 
-def test_clip_notices_only_for_a_papers_numbers() -> None:
-    assert "GSPO" in clip_notices("clipped", (3e-4, 4e-4))[0]
-    assert "DAPO" in clip_notices("clipped", (0.2, 0.28))[0]
-    assert clip_notices("clipped", (0.1, 0.3)) == []
-    assert clip_notices("cispo", (0.2, 0.28)) == []
+@pytest.mark.parametrize(
+    ("kind", "constants", "whose"),
+    [
+        ("clipped", {"low": 3e-4, "high": 4e-4}, ["GSPO's"]),
+        ("clipped", {"low": 0.2, "high": 0.28}, ["DAPO's"]),
+        ("clipped", {"low": 0.1, "high": 0.3}, []),
+        ("two_sided", {"low": 0.2, "high": 0.2, "delta": 4.0}, ["PPO's", "INTELLECT-2's"]),
+        ("dual_clip", {"low": 0.1, "high": 0.2, "c": 3.0}, ["dual-clip PPO's"]),
+        ("cispo", {"ceiling": 5.0, "floor": 0.0}, ["of TRL's documentation"]),
+        ("cispo", {"ceiling": 4.0, "floor": 0.0}, []),
+        ("dppo_tv", {"low": 0.15, "high": 0.15, "ceiling": 7.0}, ["of the authors' script for DPPO"]),
+        ("dppo_kl", {"low": 0.15, "high": 0.15}, []),
+        ("sapo", {"tau_pos": 1.0, "tau_neg": 1.05}, ["SAPO's"]),
+        ("clip_cov", {"fraction": 2e-4, "low": 1.0, "high": 5.0}, ["Clip-Cov's"]),
+        ("kl_cov", {"fraction": 2e-4, "coef": 1.0}, ["KL-Cov's for its 32B model", "KL-Cov's"]),
+        ("critic", {"value_clip": None}, []),
+        ("reinforce", {}, []),
+    ],
+)
+def test_notices_only_for_a_papers_numbers(kind: str, constants: dict[str, Any], whose: list[str]) -> None:
+    found = paper_notices(kind, constants)
+    assert len(found) == len(whose)
+    for notice, source in zip(found, whose, strict=True):
+        assert source in notice
+        assert "the mechanism transfers, the number does not" in notice.lower()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "table", "kind"),
+    [
+        ("trl", {"loss_type": "cispo", "epsilon_high": 5.0}, "cispo"),
+        ("trl", {"loss_type": "sapo"}, "sapo"),
+        ("trl", {"loss_type": "vespo"}, "vespo"),
+        ("trl", {"delta": 4.0}, "two_sided"),
+        ("verl", {f"{ACTOR}policy_loss.loss_mode": "sapo"}, "sapo"),
+        ("verl", {f"{ACTOR}policy_loss.loss_mode": "clip_cov"}, "clip_cov"),
+        ("verl", {f"{ACTOR}policy_loss.loss_mode": "kl_cov"}, "kl_cov"),
+        ("verl", {f"{ACTOR}policy_loss.loss_mode": "vanilla"}, "dual_clip"),
+        ("openrlhf", {"actor.eps_clip_low_high": [0.2, 0.28]}, "clipped"),
+    ],
+)
+def test_a_trainers_constants_by_our_names(trainer: str, table: dict[str, Any], kind: str) -> None:
+    assert any(notice.startswith(f"{kind}: ") for notice in TRAINERS[trainer]("f", table).notices)
+
+
+def test_only_an_estimator_with_a_critic_has_a_value_term() -> None:
+    given = {
+        f"{ACTOR}loss_agg_mode": "seq-mean-token-sum",
+        "critic.loss_agg_mode": "seq-mean-token-mean",
+        "critic.ppo_mini_batch_size": 16,
+        "actor_rollout_ref.rollout.n": 2,
+    }
+    assert row(TRAINERS["verl"]("v", given), "value").numbers == "omega_i = 1 / (16 * 2 * |o_i|)"
+    assert row(TRAINERS["verl"]("v", {"actor_rollout_ref.rollout.n": 2}), "value").numbers == "omega = 1 / sum_i |o_i|"
+    assert row(TRAINERS["openrlhf"]("o", {"train.batch_size": 8}), "value").numbers == "omega = 1 / sum_i |o_i|"
+    without = TRAINERS["openrlhf"]("o", {"algo.advantage.estimator": "rloo"})
+    assert without.absent["value"] == "the estimator rloo has no critic"
+
+
+# A batch of four answers of 3, 1, 2 and 0 tokens, padded to 4: the last is masked as a whole.
+LOSSES = ([1.0, 2.0, 3.0], [4.0], [5.0, 6.0], [])
+WIDTH = 4
+
+
+def total(found: Denominator) -> float:
+    """The loss of that batch as the formula says."""
+    tokens = sum(map(len, LOSSES))
+    return sum(loss * omega(found.numbers, len(answer), tokens) for answer in LOSSES for loss in answer)
+
+
+def omega(formula: str, length: int, tokens: int) -> float:
+    """A formula's value, from its own text."""
+    text = formula.partition(" = ")[2].replace("sum_i |o_i|", str(tokens)).replace("|o_i|", str(length))
+    text = text.replace("width", str(WIDTH))
+    assert re.fullmatch(r"[\d ./*()]+", text), text
+    return float(eval(text, {"__builtins__": {}}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "factor", "worked"),
+    [
+        ("token-mean", None, 3.5),  # 21 / 6
+        ("token-sum", None, 21.0),
+        ("seq-mean-token-sum", None, 5.25),  # 21 / 4: the nominal count holds the masked answer
+        ("seq-mean-token-sum-norm", 10, 0.525),  # 21 / 4 / 10
+        ("seq-mean-token-sum-norm", None, 1.3125),  # 21 / 4 / 4, the padded width
+        ("seq-mean-token-mean", None, 2.875),  # (2 + 4 + 5.5) / 4
+    ],
+)
+def test_verl_modes_worked_by_hand(mode: str, factor: int | None, worked: float) -> None:
+    given = {f"{ACTOR}loss_agg_mode": mode, f"{ACTOR}loss_scale_factor": factor, f"{ACTOR}ppo_mini_batch_size": 2}
+    found = TRAINERS["verl"]("v", {**given, "actor_rollout_ref.rollout.n": 2})
+    assert total(row(found, "policy")) == pytest.approx(worked, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mode", "counted", "worked"),
+    [
+        ("token-mean", 4, 3.5),
+        ("seq-mean-token-mean", 3, 11.5 / 3),  # answers without a token leave OpenRLHF's count
+    ],
+)
+def test_openrlhf_modes_worked_by_hand(mode: str, counted: int, worked: float) -> None:
+    found = TRAINERS["openrlhf"]("o", {"actor.loss_agg_mode": mode, "train.batch_size": counted})
+    assert total(row(found, "policy")) == pytest.approx(worked, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss", "worked"),
+    [
+        ("grpo", 2.875),
+        ("sapo", 2.875),
+        ("luspo", 5.25),
+        ("dr_grpo", 0.525),
+    ],
+)
+def test_trl_losses_worked_by_hand(loss: str, worked: float) -> None:
+    given = {"per_device_train_batch_size": 2, "world_size": 2, "max_completion_length": 10, "num_generations": 2}
+    assert total(row(TRAINERS["trl"]("t", {**given, "loss_type": loss}), "policy")) == pytest.approx(worked, rel=1e-12)
 
 
 def test_what_an_optimiser_cancels() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupola.core.config.recipe import Denominator
+from cupola.core.config.objective import Denominator
 from cupola.train import objectives
 from cupola.train.ledger import RULES, Weighted, ledger_row, shares, weight
 
@@ -31,12 +31,15 @@ def test_the_ledgers_weight_is_the_objectives_omega(
     counts = objectives.count(lengths, groups, counted)
     found = objectives.omega(rule, lengths, groups, counted, counts, max_tokens)
     totals = (counts.rollouts, counts.tokens, counts.prompts)
+    width = max(length for length, _, _ in rows)  # all are forwarded together
     for i, (length, group, _) in enumerate(rows):
         if not counted[i]:
             assert found[i] == 0
             continue
         group_tokens = sum(int(lengths[j]) for j in range(len(rows)) if counted[j] and rows[j][1] == group)
-        assert float(found[i]) == pytest.approx(weight(rule, totals, max_tokens, length, group_tokens), rel=1e-14)
+        assert float(found[i]) == pytest.approx(
+            weight(rule, totals, max_tokens, length, group_tokens, width), rel=1e-14
+        )
 
 
 @pytest.mark.parametrize(

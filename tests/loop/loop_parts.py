@@ -14,9 +14,10 @@ from transformers import LlamaConfig, PreTrainedModel
 
 from cupola.core.config import Recipe, validate
 from cupola.core.records import Completion, Group, Outcome, Prompt, Rollout, Verdict
-from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps
-from cupola.train.loop.account import ledger_rows, outcomes, update_metrics
-from cupola.train.models import Policy, new_policy
+from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps, without_rejected
+from cupola.train.loop.account import ledger_rows, outcomes
+from cupola.train.loop.metrics import before_metrics, update_metrics
+from cupola.train.models import Policy, Reference, new_policy
 
 MAX_TOKENS = 12
 ALPHABET = "0123456789+="
@@ -81,20 +82,28 @@ class Updated:
 def update(learner: Learner, groups: Sequence[Group]) -> Updated:
     """Plan, take and book the optimiser steps of one batch, as the loop does. The scale's ledger rows are left out."""
     batch = Batch.of(groups, learner.policy.encode)
-    advantages = batch_advantages(batch, learner.recipe)
+    before = learner.before(batch)
+    batch = without_rejected(batch, before, learner.recipe.objective)
+    advantages = batch_advantages(batch, before, learner.recipe)
     plans = plan_steps(batch, advantages.values, learner.recipe)
-    book = learner.update(batch, advantages.values, plans)
+    book = learner.update(batch, advantages, plans)
     rows = ledger_rows(plans, book, groups, advantages.spread, learner.recipe)
     ledger = [row for row in rows if row["term"] not in ("scale", "whiten")]
     became = outcomes(batch, advantages.values, groups, plans, book)
-    return Updated(became, update_metrics(batch, groups, plans, book), ledger)
+    metrics = {**before_metrics(batch, before, advantages), **update_metrics(batch, groups, plans, book)}
+    return Updated(became, metrics, ledger)
 
 
-def gradients_of(learner: Learner) -> list[list[Tensor]]:
-    """A list that fills with the gradient of each optimiser step."""
+def gradients_of(learner: Learner, critic: bool = False) -> list[list[Tensor]]:
+    """A list that fills with the gradient of each optimiser step, the policy's or the critic's."""
     found: list[list[Tensor]] = []
-    parameters = list(learner.policy.model.parameters())
-    learner.optimizer.register_step_pre_hook(lambda *_: found.append([p.grad.clone() for p in parameters]))
+    model, optimizer = (
+        (learner.critic, learner.critic_optimizer) if critic else (learner.policy.model, learner.optimizer)
+    )
+    assert model is not None
+    assert optimizer is not None
+    parameters = list(model.parameters())
+    optimizer.register_step_pre_hook(lambda *_: found.append([p.grad.clone() for p in parameters]))
     return found
 
 
@@ -141,8 +150,9 @@ class PlainLoss:
     without them the update is on-policy.
     """
 
-    def __init__(self, policy: Policy, reference: PreTrainedModel | None, recipe: Recipe, groups: list[Group]) -> None:
-        self.policy, self.reference, self.recipe, self.groups = policy, reference, recipe, groups
+    def __init__(self, policy: Policy, reference: Reference | None, recipe: Recipe, groups: list[Group]) -> None:
+        self.policy, self.recipe, self.groups = policy, recipe, groups
+        self.reference = None if reference is None else reference.model
         objective = recipe.objective
         self.advantages = [
             plain_advantages(group, objective.scale == "group_std", objective.scale_epsilon) for group in groups

@@ -1,20 +1,34 @@
 """Loss and gradient of compositions of this room against TRL's own `_compute_loss` on the same tensors.
 
-TRL's methods are called on a small object that holds the attributes they read; the arithmetic is TRL's, the gathering
-accelerate's. TRL is imported inside the tests, so that the others can be collected without it.
+How TRL is called: trl_side.py. It is imported inside the tests, so that the others can be collected without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from trl_side import (
+    ADVANTAGES,
+    CEILING,
+    DELTA,
+    GROUPS,
+    HIGH,
+    LENGTHS,
+    LOW,
+    MASK,
+    MAX_TOKENS,
+    ROWS,
+    UNEQUAL,
+    WHOLE,
+    assert_same,
+    tensors,
+    trainer,
+    trl_loss,
+)
 
 from cupola.train.objectives import (
     KL_ESTIMATORS,
@@ -45,14 +59,6 @@ from cupola.train.objectives import (
 
 pytestmark = [pytest.mark.trl, pytest.mark.filterwarnings("default")]
 
-ROWS, WIDTH, VOCABULARY, MAX_TOKENS = 6, 7, 5, 9
-LOW, HIGH, CEILING, DELTA = 0.2, 0.28, 1.4, 1.6
-#: Unequal lengths and one rollout that is masked from end to end.
-LENGTHS = torch.tensor([7, 3, 0, 5, 1, 6])
-GROUPS = torch.arange(ROWS)
-MASK = (torch.arange(WIDTH) < LENGTHS[:, None]).long()
-ADVANTAGES = torch.tensor([1.3, -0.7, 0.4, 0.0, -1.9, 0.8], dtype=torch.float64)
-
 #: TRL's loss type as a surrogate with constants, and the denominator rule.
 COMPOSITIONS: dict[str, tuple[str, Any, str]] = {
     "grpo": ("clipped", Clip(LOW, HIGH), "sequence_mean"),
@@ -66,95 +72,6 @@ COMPOSITIONS: dict[str, tuple[str, Any, str]] = {
 }
 #: Those divided by the tokens of the generation batch; the others average within a micro-batch.
 GENERATION_WIDE = ("dapo", "cispo", "vespo")
-
-
-def tensors(seed: int = 0) -> dict[str, Tensor]:
-    """Logits of the policy, and log-probabilities of the old policy, the reference and the sampler around it."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(ROWS, WIDTH, VOCABULARY, generator=generator, dtype=torch.float64)
-    tokens = torch.randint(VOCABULARY, (ROWS, WIDTH), generator=generator)
-    logp = token_logps(logits, tokens)
-
-    def near(spread: float) -> Tensor:
-        return logp + spread * torch.randn(logp.shape, generator=generator, dtype=torch.float64)
-
-    return {"logits": logits, "tokens": tokens, "old": near(0.35), "reference": near(0.5), "sampler": near(0.2)}
-
-
-def trainer(loss_type: str, logits: Tensor, tokens: Tensor, pieces: int, **changed: Any) -> Any:
-    """An object with what TRL's loss reads; `logits` are the model's output at the completion's positions."""
-    from accelerate import Accelerator
-    from trl import GRPOTrainer
-
-    def logps_and_entropies(*_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
-        return token_logps(logits, tokens), token_entropy(logits), None
-
-    args = {
-        "delta": None,
-        "use_bias_correction_kl": False,
-        "sapo_temperature_pos": 1.0,
-        "sapo_temperature_neg": 1.05,
-        "vespo_k_pos": 2.0,
-        "vespo_lambda_pos": 3.0,
-        "vespo_k_neg": 3.0,
-        "vespo_lambda_neg": 2.0,
-        "steps_per_generation": pieces,
-    }
-    own = {
-        "loss_type": loss_type,
-        "importance_sampling_level": "token",
-        "epsilon_low": LOW,
-        "epsilon_high": CEILING if loss_type == "cispo" else HIGH,
-        "beta": 0.0,
-        "top_entropy_quantile": 1.0,
-        "off_policy_mask_threshold": None,
-        "use_vllm": False,
-        "vllm_importance_sampling_correction": True,
-        "use_adaptive_entropy": False,
-        "_entropy_bonus_enabled": False,
-        "entropy_coef": 0.0,
-        "aux_loss_enabled": False,
-        "max_completion_length": MAX_TOKENS,
-        "current_gradient_accumulation_steps": pieces,
-        "model": SimpleNamespace(training=True),
-        "accelerator": Accelerator(cpu=True),
-        "_metrics": {"train": defaultdict(list)},
-    }
-    args |= {key: changed.pop(key) for key in list(changed) if key in args}
-    fake = SimpleNamespace(**(own | changed), args=SimpleNamespace(**args))
-    fake._get_per_token_logps_and_entropies = logps_and_entropies
-    fake.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, fake)
-    fake.get_off_policy_mask = GRPOTrainer.get_off_policy_mask
-    fake.get_gamma_weights = GRPOTrainer.get_gamma_weights
-    return fake
-
-
-def trl_loss(loss_type: str, data: dict[str, Tensor], cut: list[list[int]], **changed: Any) -> tuple[float, Tensor]:
-    """TRL's loss summed over the micro-batches of one optimiser step, and its gradient at the logits."""
-    from trl import GRPOTrainer
-
-    leaf = data["logits"].clone().requires_grad_()
-    total = 0.0
-    for rows in cut:
-        inputs = {
-            "prompt_ids": torch.zeros(len(rows), 1, dtype=torch.long),
-            "prompt_mask": torch.ones(len(rows), 1, dtype=torch.long),
-            "completion_ids": data["tokens"][rows],
-            "completion_mask": MASK[rows],
-            "advantages": ADVANTAGES[rows],
-            "old_per_token_logps": data["old"][rows],
-            "ref_per_token_logps": data["reference"][rows],
-            "sampling_per_token_logps": data["sampler"][rows],
-            "num_items_in_batch": MASK.sum(),
-        }
-        if "weights" in data:
-            inputs["importance_sampling_ratio"] = data["weights"][rows]
-        fake = trainer(loss_type, leaf[rows], data["tokens"][rows], len(cut), **changed)
-        loss = GRPOTrainer._compute_loss(fake, None, inputs)
-        loss.backward()
-        total += loss.item()
-    assert leaf.grad is not None
-    return total, leaf.grad
 
 
 def our_loss(loss_type: str, data: dict[str, Tensor], cut: list[list[int]], **changed: Any) -> tuple[float, Tensor]:
@@ -180,11 +97,11 @@ def our_loss(loss_type: str, data: dict[str, Tensor], cut: list[list[int]], **ch
         per_token = per_token * changed["weights"]
 
     pieces = torch.tensor([next(k for k, rows in enumerate(cut) if i in rows) for i in range(ROWS)])
+    everyone = torch.ones(ROWS, dtype=torch.bool)
     if loss_type in GENERATION_WIDE:
-        everyone = torch.ones(ROWS, dtype=torch.bool)
         weight = omega(rule, LENGTHS, GROUPS, everyone, count(LENGTHS, GROUPS, everyone), MAX_TOKENS)
     else:
-        weight = omega_by_cut(rule, LENGTHS, GROUPS, pieces, MAX_TOKENS)
+        weight = omega_by_cut(rule, LENGTHS, GROUPS, everyone, pieces, MAX_TOKENS)
     total = weighted_sum(per_token, MASK, weight)
     if "beta" in changed:
         kl = KL_ESTIMATORS["k3"](logp, data["reference"])
@@ -192,21 +109,11 @@ def our_loss(loss_type: str, data: dict[str, Tensor], cut: list[list[int]], **ch
             kl = importance_corrected(kl, RATIOS[level](logp, data["old"], MASK))
         total = total + changed["beta"] * weighted_sum(kl, MASK, weight)
     if "entropy_coef" in changed:
-        bonus = omega_by_cut("token_mean", mask.sum(-1), GROUPS, pieces, MAX_TOKENS)
+        bonus = omega_by_cut("token_mean", mask.sum(-1), GROUPS, everyone, pieces, MAX_TOKENS)
         total = total - changed["entropy_coef"] * weighted_sum(entropy, mask, bonus)
     total.backward()
     assert leaf.grad is not None
     return total.item(), leaf.grad
-
-
-def assert_same(theirs: tuple[float, Tensor], ours: tuple[float, Tensor]) -> None:
-    assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7)
-    assert float(theirs[1].norm()) > 1e-3
-    assert float((ours[1] - theirs[1]).norm() / theirs[1].norm()) < 1e-5
-
-
-WHOLE = [list(range(ROWS))]
-UNEQUAL = [[0, 1, 2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("cut", [WHOLE, UNEQUAL], ids=["whole", "unequal"])

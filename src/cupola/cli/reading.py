@@ -42,7 +42,9 @@ def ledger(
     recipe: Annotated[Path | None, typer.Option(help="Explain a recipe instead, without running it.")] = None,
     foreign: Annotated[
         tuple[str, Path] | None,
-        typer.Option("--from", metavar="TRAINER FILE", help="Explain trl's, verl's or openrlhf's JSON or TOML."),
+        typer.Option(
+            "--from", metavar="TRAINER FILE", help="Explain trl's, verl's, openrlhf's or a loop's JSON or TOML."
+        ),
     ] = None,
     step: Step = None,
     json: AsJson = False,

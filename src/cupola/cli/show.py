@@ -15,7 +15,7 @@ from cupola.cli.plain import plain
 from cupola.cli.progress import number
 from cupola.core.catalogue import wording
 from cupola.core.records import Finding
-from cupola.train.ledger import Explanation
+from cupola.train.ledger import Explanation, Measure, legend
 from cupola.watch.diagnosis import Diagnosis
 
 T = TypeVar("T")
@@ -127,37 +127,61 @@ def ledger(rows: Sequence[Mapping[str, Any]], title: str, json_wanted: bool) -> 
             f"  counted {counted}; left out {out}; "
             f"forwarded {row['forwarded']} of {row['forwarded'] + row['skipped']} rollouts",
         )
-    for term in {row["term"]: row for row in rows}.values():
+    terms = {row["term"]: row for row in rows}
+    for term in terms.values():
         lines(f"\n{term['term']}: {term['rule']}, in update {term['update']}", style="bold")
-        lines(*(f"  {sentence}" for sentence in term["words"]))
-        lines(f"  why: {term['why'] or 'no reason is given (objective.why.' + term['term'] + ')'}")
+        lines(*(f"  {sentence}" for sentence in term["words"]), *_why(term["why"]))
+    _unreasoned([f"objective.why.{name}" for name, term in terms.items() if not term["why"]], "set the key to give one")
 
 
 def explanation(found: Explanation, json_wanted: bool) -> None:
     """Each denominator of a configuration, then what the optimiser cancels, the notices and what was read."""
     if json_wanted:
-        return as_json(asdict(found))
+        return as_json({**asdict(found), "legend": legend(found.averages), "unreasoned": found.unreasoned})
     lines(plain(found.source))
     for row in found.denominators:
-        lines(f"\n{row.term}: {plain(row.rule)}", style="bold")
+        lines(f"\n{plain(row.term)}: {plain(row.rule)}", style="bold")
         value = "depends on the answers" if row.value is None else f"is {row.value:.10g}"
         lines(f"  {row.formula}", *([f"  {row.numbers}"] if row.numbers != row.formula else []))
         lines(f"  the part that the configuration fixes {value}", f"  counted: {row.scope}")
         lines(*(f"  {sentence}" for sentence in row.words))
         lines(f"  gradient accumulation: {row.accumulation}", f"  ranks: {row.world}")
-        lines(f"  same gradient however the batch is cut: {row.cut}")
-        if row.why:
-            lines(f"  why: {plain(row.why)}")
+        lines(f"  same gradient however the batch is cut: {row.cut}", *_why(row.why))
+    _averages(found.averages)
     lines("", *(f"{term}: none; {reason}" for term, reason in found.absent.items()))
-    unreasoned = ", ".join(row.term for row in found.denominators if row.why is None)
-    lines(f"no reason is given for: {unreasoned or 'none'}")
-    lines(f"\noptimiser: {plain(found.optimizer)}", *(f"notice: {text}" for text in found.notices))
-    lines("\nread:", style="dim")
+    lines(f"optimiser: {plain(found.optimizer)}", *(f"notice: {text}" for text in found.notices))
+    _unreasoned(
+        found.unreasoned, "this file has no place for one" if found.why_at is None else "set the key to give one"
+    )
     width = max(map(len, found.read), default=0)
+    lines(*(["\nread:"] if found.read else []), style="dim")
     for key, entry in found.read.items():
         lines(f"  {key:<{width}} {plain(str(entry['value']))} ({plain(entry['from'])})", style="dim")
     if found.ignored:
         lines(f"not read, as they bear on no denominator: {plain(', '.join(found.ignored))}", style="dim")
+
+
+def _averages(found: Sequence[Measure]) -> None:
+    """Each rule once with its averages, then what their ways of counting mean."""
+    for rule in {mean.rule: mean for mean in found}.values():
+        lines(f"\naverage {rule.rule}: {rule.formula}", style="bold")
+        lines(f"  {rule.says}")
+        for mean in [mean for mean in found if mean.rule == rule.rule]:
+            counted = "; ".join(f"{answers}: {how}" for answers, how in mean.counted.items())
+            why = f" (why: {mean.why})" if mean.why else ""
+            lines(plain(f"  {mean.term}: {counted or 'all counted'}{why}"))
+    meanings = legend(found)
+    lines(*(["\nways of counting:"] if meanings else []), *(f"  {how}: {words}" for how, words in meanings.items()))
+
+
+def _why(reason: str | None) -> list[str]:
+    return [f"  why: {plain(reason)}"] if reason else []
+
+
+def _unreasoned(names: Sequence[str], remedy: str) -> None:
+    """The denominators without a reason, and where one can be given."""
+    told = f"{', '.join(map(plain, names))}; {remedy}" if names else "none"
+    lines(f"\nno reason is given for: {told}")
 
 
 def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:

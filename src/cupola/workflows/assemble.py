@@ -12,8 +12,20 @@ from cupola.core.config import Evaluation, Recipe, load_recipe
 from cupola.core.records import Completion, Prompt, Rollout, RunFolderError, Split
 from cupola.core.runlog import RunReader
 from cupola.train.loop import Learner
-from cupola.train.models import InProcessSampler, Policy, load_policy, set_threads, weights_digest
-from cupola.train.rollout import Collector, MetricLog
+from cupola.train.models import (
+    AdapterOff,
+    InProcessSampler,
+    Policy,
+    Reference,
+    adapt,
+    base_weights,
+    critic_of,
+    load_policy,
+    set_threads,
+    trainable,
+    weights_digest,
+)
+from cupola.train.rollout import Collector, MetricLog, Selector, open_selector
 from cupola.train.tasks import PromptSource, open_source
 from cupola.train.verifiers import Scorer
 
@@ -25,6 +37,7 @@ class Assembly:
     recipe: Recipe
     policy: Policy
     source: PromptSource
+    selector: Selector
     scorer: Scorer
     validation: list[Prompt]
     threads: int
@@ -58,11 +71,21 @@ class Assembly:
         return {**self.source.digests(), **self.scorer.digests()}
 
     def learner(self) -> Learner:
-        """The learner, with a frozen copy of the policy as reference where the recipe has a KL term."""
-        reference = None
-        if self.recipe.objective.beta > 0:
-            reference = copy.deepcopy(self.policy.model).requires_grad_(False)
-        return Learner(self.policy, reference, self.recipe)
+        """The learner, with adapter, reference and critic where the recipe asks for them."""
+        objective, lora = self.recipe.objective, self.recipe.model.lora
+        if lora is not None:
+            self.policy.adapter = adapt(self.policy.model, lora, self.recipe.run.seed)
+        reference = self._reference() if objective.beta > 0 else None
+        critic = critic_of(self.policy) if objective.baseline == "critic" else None
+        return Learner(self.policy, reference, self.recipe, critic)
+
+    def _reference(self) -> Reference:
+        """The policy without its adapter where it has one, else a copy of it."""
+        if self.policy.adapter is not None:
+            return AdapterOff(self.policy.model, self.policy.adapter)
+        kind = self.recipe.objective.reference
+        every = kind.every if kind.kind == "moving" else None
+        return Reference(copy.deepcopy(self.policy.model).requires_grad_(False), every, kind.mixup)
 
 
 def assemble(recipe: Recipe, model: str | None = None) -> Assembly:
@@ -79,7 +102,7 @@ def assemble(recipe: Recipe, model: str | None = None) -> Assembly:
     threads = set_threads(policy.parameters, recipe.run.threads)
     for prompt in [*validation, *(source.prompts() or source.draw(0, per_step))]:
         policy.encode_for(prompt, recipe.sampling.max_tokens)
-    made = Assembly(recipe, policy, source, scorer, validation, threads)
+    made = Assembly(recipe, policy, source, open_selector(recipe, source), scorer, validation, threads)
     if recipe.evaluation.at_end:
         made.questions(recipe.evaluation)  # too few questions show now, not after training
     return made
@@ -93,11 +116,12 @@ def recipe_of(reader: RunReader) -> Recipe:
 
 
 def model_notes(parts: Assembly) -> dict[str, Any]:
-    """What the manifest says of the starting model."""
+    """What the manifest says of the starting model; its digest leaves an adapter out."""
     return {
         "source": parts.recipe.model.source,
         "parameters": parts.policy.parameters,
-        "digest": weights_digest(parts.policy.model.state_dict()),
+        "trainable": sum(parameter.numel() for parameter in trainable(parts.policy.model)),
+        "digest": weights_digest(base_weights(parts.policy.model)),
         "threads": parts.threads,
     }
 

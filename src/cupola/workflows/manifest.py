@@ -13,7 +13,7 @@ from cupola.core.config import Provenance, Recipe
 from cupola.core.records import SCHEMA_VERSION
 from cupola.core.runlog import RunReader, RunWriter
 
-PACKAGES = ("cupola", "torch", "transformers", "numpy", "pyarrow", "pydantic")
+PACKAGES = ("cupola", "torch", "transformers", "peft", "numpy", "pyarrow", "pydantic")
 
 
 def new_manifest(

@@ -110,7 +110,7 @@ def _run(
             parts.recipe,
             learner,
             parts.collector(),
-            parts.source,
+            parts.selector,
             parts.validation,
             writer,
             [*view.observers, live],
@@ -133,7 +133,7 @@ def notices(parts: Assembly) -> list[str]:
     found, asked = parts.source.notices(), parts.recipe.validation.questions
     if len(parts.validation) < asked:
         found.append(f"validation: {len(parts.validation)} of the {asked} questions asked for (validation.questions)")
-    if parts.recipe.model.dtype == "bfloat16":
+    if parts.recipe.model.dtype == "bfloat16" and parts.recipe.model.lora is None:  # an adapter stays in float32
         found.append("bfloat16 weights lose updates below 1/256 of a weight; model.dtype = 'float32' keeps them")
     return found
 

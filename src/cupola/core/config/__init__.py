@@ -1,7 +1,8 @@
 """The recipe: what a run is asked to do, and where each value came from."""
 
-from cupola.core.config.load import Provenance, dump, load, load_recipe, validate
-from cupola.core.config.recipe import Data, Evaluation, Objective, Recipe, SamplingSection
+from cupola.core.config.load import Provenance, dump, load, load_recipe, read_recipe, read_text, validate
+from cupola.core.config.objective import Objective
+from cupola.core.config.recipe import Data, Evaluation, Lora, Recipe, SamplingSection
 from cupola.core.config.reward import (
     ExactReward,
     FunctionReward,
@@ -21,6 +22,7 @@ __all__ = [
     "Evaluation",
     "ExactReward",
     "FunctionReward",
+    "Lora",
     "NumericReward",
     "Objective",
     "Optim",
@@ -40,6 +42,8 @@ __all__ = [
     "dump",
     "load",
     "load_recipe",
+    "read_recipe",
+    "read_text",
     "starting_recipe",
     "validate",
 ]

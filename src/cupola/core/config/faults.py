@@ -95,8 +95,9 @@ def _keys(model: type[BaseModel], table: tuple[str, ...] = (), kind: tuple[str, 
     """Every key of a model and of the tables in it."""
     for name, field in model.model_fields.items():
         yield Key(table, kind, name)
-        for inner in _tables(field.annotation):
-            yield from _keys(inner, (*table, name), _kinds(inner))
+        tables = list(_tables(field.annotation))
+        for inner in tables:
+            yield from _keys(inner, (*table, name), _kinds(inner) if len(tables) > 1 else ())
 
 
 def _tables(annotation: Any) -> Iterator[type[BaseModel]]:

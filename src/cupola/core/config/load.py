@@ -35,7 +35,7 @@ def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tupl
     merged: dict[str, Any] = {}
     origin: Provenance = {}
     for path in paths:
-        table, lines = _read(path)
+        table, lines = read_recipe(path)
         _merge(merged, table)
         _forget(origin, [key for key, value in _walk(table) if not isinstance(value, dict)])
         origin.update({key: _at(path, lines, key) for key, _ in _walk(table)})
@@ -66,17 +66,23 @@ def dump(recipe: BaseModel) -> str:
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: no such recipe") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: cannot be read: {error}") from error
+def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """A recipe's keys as they stand in the file, and the line of each. Raises RecipeError where it is no TOML."""
+    text = read_text(path, "recipe")
     try:
         return tomllib.loads(text), _line_numbers(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not TOML: {error}") from error
+
+
+def read_text(path: Path, kind: str) -> str:
+    """The text of a `kind` of file, named so where there is none. Raises RecipeError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: no such {kind}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: cannot be read: {error}") from error
 
 
 def _line_numbers(text: str) -> dict[str, int]:
@@ -167,7 +173,7 @@ def _entry(entries: list[Any], index: str, key: str) -> Any:
 def _provenance(recipe: BaseModel, given: Mapping[str, Any], origin: Mapping[str, str]) -> Provenance:
     """Where each leaf of the recipe came from: its origin if it was given, else its preset or the default."""
     preset = getattr(getattr(recipe, "objective", None), "preset", "")
-    fallback = {f"objective.{name}": f"preset {preset}" for name in PRESETS.get(preset, ())}
+    fallback = {key: f"preset {preset}" for key, _ in _walk(PRESETS.get(preset, {}), "objective")}
     set_by_user = {key for key, _ in _walk(given)}
     leaves = [key for key, value in _walk(recipe.model_dump(mode="json")) if not _inner(value)]
     return {key: origin[key] if key in set_by_user else fallback.get(key, "default") for key in leaves}

@@ -8,10 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cupola.core.config.compatibility import COMPATIBLE
+
 PPO_CLIP = {"kind": "clipped", "low": 0.2, "high": 0.2}
 
-#: Values a recipe's `[objective]` takes from its preset unless it sets them itself.
-PRESETS: dict[str, dict[str, Any]] = {
+#: The project's own: their gradient does not depend on how a batch is cut.
+OWN: dict[str, dict[str, Any]] = {
+    # Schulman et al. 2017, arXiv 1707.06347, as language models are trained with it (Ziegler et al., arXiv 1909.08593):
+    # a critic of its own, GAE with gamma 1 and lambda 0.95, k1 in each token's reward. The paper neither whitens the
+    # advantages nor clips the value loss; its implementations do. beta is OpenRLHF's.
+    "ppo": {
+        "baseline": "critic",
+        "scale": "none",
+        "whiten": "tokens",
+        "ratio": "token",
+        "surrogate": PPO_CLIP,
+        "denominator": "token_mean",
+        "beta": 0.01,
+        "kl_in": "token_reward",
+    },
     # Shao et al. 2024, arXiv 2402.03300, eq. 3 and 4; the paper's beta is 0.04.
     "grpo": {
         "baseline": "group_mean",
@@ -78,23 +93,44 @@ PRESETS: dict[str, dict[str, Any]] = {
         "denominator": "prompt_mean",
         "beta": 0.0,
     },
-    # Ahmadian et al. 2024, arXiv 2402.14740, with the clipped sequence ratio that TRL adds. Not here: TRL's KL in the
-    # reward.
+    # Ahmadian et al. 2024, arXiv 2402.14740, with the clipped sequence ratio that TRL adds, and TRL's beta.
     "rloo": {
         "baseline": "leave_one_out",
         "scale": "none",
         "ratio": "sequence_product",
         "surrogate": PPO_CLIP,
         "denominator": "sequence_mean",
-        "beta": 0.0,
+        "beta": 0.05,
+        "kl_in": "reward",
     },
-    # The paper's own form: no ratio, and each sequence's log-probabilities summed.
+    # The paper's own form: no ratio, and each sequence's log-probabilities summed. Its KL stands in the reward too.
     "rloo_reinforce": {
         "baseline": "leave_one_out",
         "scale": "none",
         "ratio": "none",
         "surrogate": {"kind": "reinforce"},
         "denominator": "sequence_sum",
+        "beta": 0.0,
+        "kl_in": "reward",
+    },
+    # arXiv 2602.04879: no clip; a token whose probability moved too far loses its gradient. Bounds, denominator and the
+    # missing scale are the authors' script in verl, where a ceiling of 1e4 limits no weight. Not here: their ratio to
+    # the sampler instead of the old policy.
+    "dppo_tv": {
+        "baseline": "group_mean",
+        "scale": "none",
+        "ratio": "token",
+        "surrogate": {"kind": "dppo_tv", "low": 0.15, "high": 0.15, "ceiling": 1e4},
+        "denominator": "constant",
+        "beta": 0.0,
+    },
+    # The same with the binary KL divergence as the distance.
+    "dppo_kl": {
+        "baseline": "group_mean",
+        "scale": "none",
+        "ratio": "token",
+        "surrogate": {"kind": "dppo_kl", "low": 0.05, "high": 0.05, "ceiling": 1e4},
+        "denominator": "constant",
         "beta": 0.0,
     },
     # Gao et al. 2025, arXiv 2511.20347: a smooth gate in place of the clip.
@@ -106,7 +142,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "denominator": "sequence_mean",
         "beta": 0.0,
     },
-    # Hu et al. 2025, arXiv 2501.03262: no group; the batch's tokens whiten the advantages. Not here: k1 in the reward.
+    # Hu et al. 2025, arXiv 2501.03262: no group; k1 in each token's reward, advantages whitened over all tokens. beta
+    # is OpenRLHF's.
     "reinforce_pp": {
         "baseline": "none",
         "scale": "none",
@@ -114,7 +151,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "ratio": "token",
         "surrogate": PPO_CLIP,
         "denominator": "token_mean",
-        "beta": 0.0,
+        "beta": 0.01,
+        "kl_in": "token_reward",
     },
     # The same paper's variant with the group's mean as baseline.
     "reinforce_pp_baseline": {
@@ -160,6 +198,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.0,
     },
 }
+
+#: Values a recipe's `[objective]` takes from its preset unless it sets them itself.
+PRESETS: dict[str, dict[str, Any]] = {**OWN, **COMPATIBLE}
 
 
 def with_preset(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from cupola.core.config.presets import PRESETS, with_preset
+from cupola.core.config.objective import Objective
 from cupola.core.config.reward import Reward
 from cupola.core.config.section import (
     Count,
+    Decay,
     Int63,
     Misfit,
-    NotNegative,
+    Positive,
     PositiveInt,
     Section,
     Share,
@@ -20,7 +21,6 @@ from cupola.core.config.section import (
     Text,
 )
 from cupola.core.config.shared import Optim, Seed, Source, Threads
-from cupola.core.config.surrogate import SURROGATES, AnySurrogate, Clipped, Ratio, check_level
 from cupola.core.records import Sampling
 
 
@@ -34,10 +34,29 @@ class Run(Section):
     threads: Threads = 0
 
 
+class Lora(Section):
+    """Low-rank adaptation: W x + (alpha / rank) B A x with W frozen.
+
+    There is no dropout: it would make the policy that is trained another than the one that is sampled, so that the
+    first update's ratio were not 1.
+    """
+
+    rank: PositiveInt = Field(16, description="Rows of A and columns of B.")
+    alpha: PositiveInt = Field(32, description="The correction is multiplied by alpha / rank.")
+    targets: list[Text] = Field(
+        default_factory=list,
+        description="Linear layers that get an adapter, by the last part of their name (`q_proj`); empty: all but the "
+        "head, as peft's `all-linear`.",
+    )
+
+
 class Model(Section):
     source: Text = Field("embedded", description="`embedded`, a model folder, or a hub name.")
     dtype: Literal["float32", "bfloat16", "float64"] = Field("float32", description="Type of the weights in training.")
     device: str = Field("auto", description="`auto` takes the accelerator if there is one, else the CPU.")
+    lora: Lora | None = Field(
+        None, description="Train an adapter of low rank beside the frozen weights (absent: train all weights)."
+    )
 
 
 class Data(Source):
@@ -49,6 +68,26 @@ class Data(Source):
     validation_share: Share = Field(0.1, description="Share of `file` held out for validation when it has no file.")
     answer_required: bool = Field(True, description="Whether every row needs an `answer`.")
     max_bad_gold: Share = Field(0.0, description="Largest share of rows whose answer no verifier can read.")
+
+
+class Selection(Section):
+    """Which of the training prompts a step asks."""
+
+    kind: Literal["uniform", "aimed"] = Field(
+        "uniform",
+        description="Each prompt once an epoch, or most often those whose estimated solve rate is near `target`.",
+    )
+    target: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="Solve rate aimed at.")
+    width: Positive = Field(0.25, description="An estimate so far from `target` makes a prompt e times rarer.")
+    decay: Decay = Field(0.5, description="What older answers keep of their count each time a prompt is met again.")
+    explore: Share = Field(0.1, description="Share of a batch that is drawn as `uniform` does, whatever the estimates.")
+
+    @model_validator(mode="after")
+    def _used(self) -> Selection:
+        for key, field in type(self).model_fields.items():
+            if self.kind == "uniform" and getattr(self, key) != field.default:
+                raise Misfit(key, "is of no use to kind 'uniform'; set kind to 'aimed', or leave this out")
+        return self
 
 
 class SamplingSection(Section):
@@ -63,6 +102,7 @@ class SamplingSection(Section):
         description="Dynamic sampling: at most so many batches are drawn until `prompts_per_step` groups have signal; "
         "1 trains on whatever comes.",
     )
+    selection: Selection = Field(default_factory=Selection, description="Which prompts are drawn.")
     stop: list[Text] = Field(default_factory=list, description="Strings that end a completion.")
     stop_token_ids: list[Int63] = Field(default_factory=list, description="Further token ids that end a completion.")
 
@@ -87,96 +127,14 @@ class SamplingSection(Section):
         )
 
 
-class Why(Section):
-    """Why each denominator is what it is; those without a reason are listed by `cupola ledger`."""
-
-    policy: str | None = Field(None, description="Reason for the policy term's denominator.")
-    kl: str | None = Field(None, description="Reason for the KL term's denominator.")
-    entropy: str | None = Field(None, description="Reason for the entropy term's denominator.")
-    scale: str | None = Field(None, description="Reason for the advantage's scale.")
-    whiten: str | None = Field(None, description="Reason for the whitening.")
-
-
-Denominator = Literal["sequence_mean", "token_mean", "constant", "prompt_mean", "sequence_sum", "token_sum"]
-Baseline = Literal["group_mean", "leave_one_out", "batch_mean", "none"]
-Scale = Literal["group_std", "batch_std", "group_mean", "none"]
-
-
-class Correction(Section):
-    """Importance weights between the sampler's log-probabilities and the trainer's, where the two differ."""
-
-    level: Literal["none", "token", "sequence", "sequence_product"] = Field(
-        "none", description="Level of the weight; `none` takes the sampler for exact."
-    )
-    bound: Literal["truncate", "mask"] = Field(
-        "truncate", description="What a weight out of bounds becomes: the bound (TIS), or 0 (MIS, IcePop)."
-    )
-    low: Share = Field(0.0, description="Smallest weight.")
-    high: Annotated[float, Field(ge=1, le=1e6)] = Field(2.0, description="Largest weight.")
-
-
-class Objective(Section):
-    preset: str = Field("grpo", description="Named set of the decisions below.")
-    baseline: Baseline = Field("group_mean", description="b in A = (r - b) / s.")
-    scale: Scale = Field("group_std", description="s in A = (r - b) / s.")
-    scale_epsilon: NotNegative = Field(1e-4, description="Added to the scale.")
-    combine: Literal["sum", "apart"] = Field(
-        "sum", description="Whether baseline and scale are taken of the summed reward, or of each part apart (GDPO)."
-    )
-    transform: Literal["none", "pass_at_k", "best_only"] = Field(
-        "none", description="What the total reward becomes first: the unbiased pass@k value, or the best's lead."
-    )
-    pass_k: PositiveInt = Field(1, description="k of `pass_at_k`; at most the group size.")
-    whiten: Literal["none", "rollouts", "tokens"] = Field(
-        "none",
-        description="Divide all advantages of a batch by their spread, each rollout or each token counting once.",
-    )
-    ratio: Ratio = Field("token", description="Level of the importance ratio.")
-    surrogate: AnySurrogate = Field(
-        default_factory=Clipped, description=f"Surrogate and its constants. Kinds: {', '.join(SURROGATES)}."
-    )
-    denominator: Denominator = Field("sequence_mean", description="The policy term's denominator rule.")
-    kl_denominator: Denominator | None = Field(None, description="The KL term's; by default the policy term's.")
-    entropy_denominator: Denominator | None = Field(None, description="The entropy term's; by default the policy's.")
-    scope: Literal["update", "batch"] = Field("update", description="What a denominator counts over.")
-    count_dead: bool = Field(
-        True, description="Whether dead groups' rollouts stay in the policy term's count, and in it alone."
-    )
-    correction: Correction = Field(default_factory=Correction, description="Weights from sampler to trainer.")
-    mask_truncated: bool = Field(
-        False, description="Leave completions cut at `max_tokens` out of every term; they stay in the baseline."
-    )
-    beta: NotNegative = Field(0.0, description="KL coefficient; 0 loads no reference model.")
-    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Estimator of KL(policy, reference).")
-    entropy_coef: NotNegative = Field(0.0, description="Entropy bonus coefficient c_H.")
-    why: Why = Field(default_factory=Why, description="Reasons for the denominators.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_preset(cls, values: object) -> object:
-        if not isinstance(values, dict):
-            return values
-        name = values.get("preset", "grpo")
-        return with_preset(name, values) if isinstance(name, str) and name in PRESETS else values
-
-    @field_validator("preset")
-    @classmethod
-    def _known_preset(cls, name: str) -> str:
-        if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}; there are {', '.join(sorted(PRESETS))}")
-        return name
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> Objective:
-        check_level(self.surrogate, self.surrogate.kind, self.ratio)
-        return self
-
-
 class Updates(Optim):
     """The optimiser, and how often it steps on one batch."""
 
     minibatches: PositiveInt = Field(1, description="Optimiser steps one pass over a batch is cut into.")
     epochs: PositiveInt = Field(1, description="Passes over each batch.")
+    micro_rollouts: PositiveInt | None = Field(
+        None, description="Rollouts per forward, in order, in place of `micro_tokens` (absent: as many as those hold)."
+    )
 
 
 class Validation(Section):
@@ -208,6 +166,9 @@ class Evaluation(Section):
 
 class Diagnosis(Section):
     on_warning: Literal["warn", "pause", "stop"] = Field("warn", description="What a live warning does to the run.")
+    exact_share_every: Count = Field(
+        0, description="Measure each rollout's own gradient every so many optimiser steps; 0 never. Slow."
+    )
 
 
 class Recipe(Section):
@@ -233,11 +194,24 @@ class Recipe(Section):
         sampling, objective = self.sampling, self.objective
         if objective.pass_k > sampling.group_size:
             raise Misfit("objective.pass_k", f"is more than sampling.group_size = {sampling.group_size}")
-        if sampling.group_size == 1 and (objective.baseline, objective.scale) != ("none", "none"):
+        if sampling.group_size == 1 and (objective.baseline not in ("none", "critic") or objective.scale != "none"):
             raise Misfit("sampling.group_size", "1 leaves a group baseline nothing to compare with; use at least 2")
         rollouts = sampling.prompts_per_step * sampling.group_size
         if self.optim.minibatches > rollouts:
             raise Misfit("optim.minibatches", f"cuts a batch of {rollouts} rollouts into more pieces than it has")
+        return self
+
+    @model_validator(mode="after")
+    def _reference_fits(self) -> Recipe:
+        kind = self.objective.reference.kind
+        if kind == "adapter_off" and self.model.lora is None:
+            raise Misfit("objective.reference.kind", "'adapter_off' needs an adapter; add [model.lora], or use 'start'")
+        if kind == "moving" and self.model.lora is not None:
+            raise Misfit(
+                "objective.reference.kind",
+                "'moving' mixes weights, but a mixture of two adapters' factors is not the mixture of what they do; "
+                "with [model.lora] use 'adapter_off'",
+            )
         return self
 
     def correctness_part(self) -> str:

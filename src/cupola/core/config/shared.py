@@ -44,4 +44,8 @@ class Optim(Section):
     schedule: str = Field("linear", description="Schedule by transformers' name (linear, cosine, constant, ...).")
     warmup_steps: Count = Field(0, description="Optimiser steps of linear warm-up.")
     max_grad_norm: Positive = Field(1.0, description="Gradient clipping norm.")
-    micro_tokens: PositiveInt = Field(16384, description="Padded tokens per forward; changes memory, not the gradient.")
+    micro_tokens: PositiveInt = Field(
+        16384,
+        description="Padded tokens per forward; changes memory, and the gradient only of a denominator of another "
+        "trainer that counts by micro-batch.",
+    )

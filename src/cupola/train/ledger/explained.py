@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cupola.train.ledger.averages import Measure
 from cupola.train.ledger.rules import RULES
 
 T = TypeVar("T")
@@ -37,10 +38,11 @@ class Denominator:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All denominators of one configuration.
+    """All denominators of one configuration, and the averages of its evaluation.
 
     `absent` names the terms that it leaves out, and why; `read` the keys that bear on a denominator with where each
-    value came from; `ignored` the keys that were not read.
+    value came from; `ignored` the keys that were not read. `why_at` stands before a term's name in the key that can
+    give its reason, and is `None` where the configuration has no place for one.
     """
 
     source: str
@@ -50,13 +52,22 @@ class Explanation:
     notices: list[str]
     read: dict[str, dict[str, Any]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    averages: list[Measure] = field(default_factory=list)
+    why_at: str | None = None
+
+    @property
+    def unreasoned(self) -> list[str]:
+        """The denominators without a reason, each by the key that can give it."""
+        rows: list[Denominator | Measure] = [*self.denominators, *self.averages]
+        return [f"{self.why_at or ''}{row.term}" for row in rows if row.why is None]
 
 
 @dataclass(frozen=True)
 class Average:
     """A trainer's way to average a term: a rule of the ledger with that trainer's counts.
 
-    `value` computes the known part from the configuration's numbers; the rest is as in `Denominator`.
+    `value` computes the known part from the configuration's numbers; `says` stands in for the rule's own words
+    where it is none of `RULES`; the rest is as in `Denominator`.
     """
 
     rule: str
@@ -66,6 +77,7 @@ class Average:
     accumulation: str
     world: str
     cut: str
+    says: str | None = None
 
     def of(self, term: str, rule: str, numbers: Mapping[str, float], *words: str) -> Denominator:
         """The denominator of a term under these numbers; `words` follow what the rule says."""
@@ -76,7 +88,7 @@ class Average:
             numbers=with_numbers(self.formula, numbers),
             value=self.value(numbers),
             scope=self.scope,
-            words=[RULES[self.rule].says, *words],
+            words=[self.says or RULES[self.rule].says, *words],
             accumulation=self.accumulation,
             world=self.world,
             cut=self.cut,
@@ -106,34 +118,3 @@ def cancelled(optimizer: str, max_norm: float | None) -> str:
         f"{optimizer} {first} a constant factor of the whole loss; {clip}. What no optimiser cancels is the relative "
         "weight within and between batches and against the other terms."
     )
-
-
-@dataclass(frozen=True)
-class Clip:
-    """Clip constants that are a paper's, with where they were found to work."""
-
-    constants: tuple[float, ...]
-    source: str
-
-
-CLIPS: dict[str, tuple[Clip, ...]] = {
-    "clipped": (
-        Clip((0.2, 0.2), "PPO's (arXiv 1707.06347, continuous control)"),
-        Clip((0.2, 0.28), "DAPO's (arXiv 2503.14476, Qwen2.5-32B, answers of up to 20480 tokens)"),
-        Clip((3e-4, 4e-4), "GSPO's (arXiv 2507.18071, a 30B mixture of experts, the ratio of a sequence)"),
-    ),
-    "gmpo": (Clip((0.4, 0.4), "GMPO's (arXiv 2507.20673)"),),
-    "sapo": (Clip((1.0, 1.05), "SAPO's (arXiv 2511.20347)"),),
-    "vespo": (Clip((2.0, 3.0, 3.0, 2.0), "VESPO's (arXiv 2602.10693)"),),
-}
-
-
-def clip_notices(kind: str, constants: tuple[float, ...]) -> list[str]:
-    """A notice where the constants are those of a paper."""
-    shown = " / ".join(f"{each:g}" for each in constants)
-    return [
-        f"The clip constants {shown} are {clip.source}: the mechanism transfers, the number does not. It depends on "
-        "the model, the answers' length and the steps per batch; look at clip_ratio and set it anew."
-        for clip in CLIPS.get(kind, ())
-        if clip.constants == constants
-    ]

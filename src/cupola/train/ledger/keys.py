@@ -9,19 +9,23 @@ from typing import Any
 
 from cupola.core.records import RecipeError
 
+#: Beyond it stands a slip, and a number that the formulas could not show.
+MOST = 10**12
+
 
 @dataclass(frozen=True)
 class Key:
     """One key that bears on a denominator.
 
-    `default` is the trainer's own, and where it is `None` a value may be absent; `types` are those of a value;
-    `choices` are all its values, `least` its smallest.
+    `default` is the trainer's own, and where it is `None`, or `absent` is set, the value may be null; `types` are those
+    of a value; `choices` are all its values, `least` its smallest.
     """
 
     default: Any
     types: tuple[type, ...]
     choices: Collection[object] | None = None
     least: float | None = None
+    absent: bool = False
 
 
 def count(default: int | None) -> Key:
@@ -92,8 +96,10 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def _checked(place: str, name: str, value: Any, key: Key) -> Any:
-    if value is None and key.default is None:
+    if value is None and (key.default is None or key.absent):
         return None
+    if type(value) in (int, float) and abs(value) > MOST:
+        raise RecipeError(f"{place}: {name}: no size or constant is beyond {MOST:g}, got {value!s:.80}")
     if float in key.types and type(value) is int:
         value = float(value)
     if not _fits(value, key.types):

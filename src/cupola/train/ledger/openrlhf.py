@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cupola.train.ledger.explained import Average, Explanation, cancelled, clip_notices
+from cupola.train.ledger.constants import paper_notices
+from cupola.train.ledger.explained import Average, Explanation, cancelled
 from cupola.train.ledger.keys import Key, count, flag, pair, read, real, text
 from cupola.train.ledger.scales import CENTRED, UNDIVIDED, WHITENED, Divisor, group_std, scale
 
@@ -71,11 +72,15 @@ def explain(place: str, table: Mapping[str, Any]) -> Explanation:
     else:
         absent["entropy"] = "actor.entropy_coef is 0 or absent"
     estimator = v["algo.advantage.estimator"]
+    if estimator == "gae":
+        rows.append(TOKEN_MEAN.of("value", "token-mean", numbers, always))
+    else:
+        absent["value"] = f"the estimator {estimator} has no critic"
     rows.append(scale(estimator, ESTIMATORS[estimator][v["algo.advantage.no_std_norm"]]))
-    clip = v["actor.eps_clip_low_high"] or [v["actor.eps_clip"]] * 2
+    low, high = v["actor.eps_clip_low_high"] or [v["actor.eps_clip"]] * 2
     notices = [
         "Dead groups stay in every count unless dynamic filtering drops them.",
-        *clip_notices("clipped", tuple(clip)),
+        *paper_notices("clipped", {"low": low, "high": high}),
     ]
     optimizer = cancelled(v["actor.optim"], v["actor.max_norm"])
     return Explanation("OpenRLHF 0.11.2", rows, absent, optimizer, notices, found.record(), found.ignored)

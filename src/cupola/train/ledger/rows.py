@@ -53,6 +53,21 @@ def ledger_row(
     }
 
 
+def scoped_row(row: Mapping[str, Any], scope: str, steps: int) -> dict[str, Any]:
+    """The row of a denominator that counts over another scope than its totals: no one value, or a share of it.
+
+    Counted in each micro-batch alone (`micro_batch`, and the `padded` rule) it has as many values as micro-batches; of
+    a `generation` each of its `steps` optimiser steps divides by an equal share.
+    """
+    if scope == "micro_batch" or row["rule"] == "padded":
+        words = "It is counted in each micro-batch alone, so it has no one value and depends on how the step is cut."
+        return {**row, "scope": scope, "value": None, "words": [*row["words"], words]}
+    if scope == "generation" and row["value"] is not None:
+        words = f"The batch's count is divided by its {steps} optimiser steps, whatever this step holds of it."
+        return {**row, "scope": scope, "value": row["value"] / steps, "words": [*row["words"], words]}
+    return {**row, "scope": scope}
+
+
 def scale_row(rule: str, epsilon: float, rewards: Sequence[Sequence[float]], why: str | None) -> dict[str, Any]:
     """The row of the advantage's scale, a denominator too, from the scored rewards of each group of two or more."""
     entry, differing = SCALES[rule], unequal(rewards)

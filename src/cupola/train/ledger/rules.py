@@ -14,12 +14,13 @@ class Rule:
     """A rule in formula and words.
 
     `value` gives the part of the denominator that is the same for all tokens of the scope, from (rollouts, tokens,
-    prompts, max_tokens); `own` the part that belongs to one rollout, from (its length, its group's tokens).
+    prompts, max_tokens); `own` the part that belongs to one rollout, from (its length, its group's tokens, the width
+    that it is padded to).
     """
 
     formula: str
     value: Callable[[int, int, int, int], int]
-    own: Callable[[int, int], int]
+    own: Callable[[int, int, int], int]
     says: str
 
 
@@ -27,44 +28,51 @@ RULES: dict[str, Rule] = {
     "sequence_mean": Rule(
         formula="omega_i = 1 / (N * |o_i|)",
         value=lambda rollouts, tokens, prompts, max_tokens: rollouts,
-        own=lambda length, group_tokens: length,
+        own=lambda length, group_tokens, width: length,
         says="Every answer counts alike, so a token of a long answer counts less: a wrong answer is punished less per "
         "token the longer it is.",
     ),
     "token_mean": Rule(
         formula="omega = 1 / sum_i |o_i|",
         value=lambda rollouts, tokens, prompts, max_tokens: tokens,
-        own=lambda length, group_tokens: 1,
+        own=lambda length, group_tokens, width: 1,
         says="Every token counts alike, so a long answer counts more than a short one; the constant changes with the "
         "batch's total length.",
     ),
     "constant": Rule(
         formula="omega = 1 / (N * L_max)",
         value=lambda rollouts, tokens, prompts, max_tokens: rollouts * max_tokens,
-        own=lambda length, group_tokens: 1,
+        own=lambda length, group_tokens, width: 1,
         says="Every token counts alike and the same in every batch; a batch of short answers makes a smaller step than "
         "one of long answers.",
     ),
     "prompt_mean": Rule(
         formula="omega_g = 1 / (P * sum_{j in g} |o_j|)",
         value=lambda rollouts, tokens, prompts, max_tokens: prompts,
-        own=lambda length, group_tokens: group_tokens,
+        own=lambda length, group_tokens, width: group_tokens,
         says="Every prompt counts alike with its tokens pooled, so a token counts less where a prompt's answers are "
         "long together.",
     ),
     "sequence_sum": Rule(
         formula="omega = 1 / N",
         value=lambda rollouts, tokens, prompts, max_tokens: rollouts,
-        own=lambda length, group_tokens: 1,
+        own=lambda length, group_tokens, width: 1,
         says="Every token counts alike and the tokens of an answer add up, so a long answer counts more; the step "
         "grows with the answers' mean length.",
     ),
     "token_sum": Rule(
         formula="omega = 1",
         value=lambda rollouts, tokens, prompts, max_tokens: 1,
-        own=lambda length, group_tokens: 1,
+        own=lambda length, group_tokens, width: 1,
         says="Every token counts alike and nothing is divided: the step grows with the batch and with its answers' "
         "length.",
+    ),
+    "padded": Rule(
+        formula="omega_i = 1 / (N * width_i)",
+        value=lambda rollouts, tokens, prompts, max_tokens: rollouts,
+        own=lambda length, group_tokens, width: width,
+        says="Every token of a micro-batch counts alike, and the less the longer the longest answer that is forwarded "
+        "beside it: the weights depend on how the batch is cut.",
     ),
 }
 
@@ -131,7 +139,9 @@ SCALES: dict[str, Scale] = {
 }
 
 
-def weight(rule: str, counts: tuple[int, int, int], max_tokens: int, length: int, group_tokens: int) -> float:
+def weight(
+    rule: str, counts: tuple[int, int, int], max_tokens: int, length: int, group_tokens: int, width: int
+) -> float:
     """omega of one rollout from (rollouts, tokens, prompts): what `objectives.omega` computes as a tensor."""
     entry = RULES[rule]
-    return 1.0 / (entry.value(*counts, max_tokens) * entry.own(length, group_tokens))
+    return 1.0 / (entry.value(*counts, max_tokens) * entry.own(length, group_tokens, width))

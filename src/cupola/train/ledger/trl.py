@@ -1,4 +1,7 @@
-"""TRL 1.16's denominators from GRPOConfig arguments. Source: `GRPOTrainer._compute_loss`, `GRPOConfig`."""
+"""TRL 1.16's denominators from the arguments of a GRPOConfig or an SFTConfig.
+
+Source: `GRPOTrainer._compute_loss`, `GRPOConfig`; for SFTConfig see `trl_sft`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from cupola.core.records import RecipeError
-from cupola.train.ledger.explained import Average, Explanation, cancelled, clip_notices, paired
+from cupola.train.ledger import trl_sft
+from cupola.train.ledger.constants import paper_notices
+from cupola.train.ledger.explained import Average, Explanation, cancelled, paired
 from cupola.train.ledger.keys import Key, count, flag, read, real, text
 from cupola.train.ledger.scales import ONCE_PER_REWARD, UNDIVIDED, batch_std, group_std, scale
 
@@ -57,7 +62,8 @@ LOSSES = {
     "vespo": GLOBAL,
     "luspo": SUM,
 }
-CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+#: The surrogate of a loss that does not clip at epsilon.
+SURROGATES = {"cispo": "cispo", "sapo": "sapo", "vespo": "vespo"}
 SCALES = {"group": group_std(1e-4), "batch": batch_std(1e-4), "none": UNDIVIDED}
 SPELLED: dict[object, str] = {True: "group", False: "none"}
 
@@ -80,6 +86,14 @@ KEYS: dict[str, Key] = {
     "top_entropy_quantile": real(1.0),
     "epsilon": real(0.2),
     "epsilon_high": real(None),
+    "delta": real(None),
+    "sapo_temperature_pos": real(1.0),
+    "sapo_temperature_neg": real(1.05),
+    "vespo_k_pos": real(2.0),
+    "vespo_lambda_pos": real(3.0),
+    "vespo_k_neg": real(3.0),
+    "vespo_lambda_neg": real(2.0),
+    "router_aux_loss_coef": real(None),
     "mask_truncated_completions": flag(False),
     "off_policy_mask_threshold": real(None),
     "use_vllm": flag(False),
@@ -90,7 +104,20 @@ KEYS: dict[str, Key] = {
 
 
 def explain(place: str, table: Mapping[str, Any]) -> Explanation:
-    """The denominators of a GRPOConfig; `place` names the file in errors. Raises RecipeError as `keys.read` does."""
+    """The denominators of a GRPOConfig, or of an SFTConfig where a key or loss is one's; `place` names the file.
+
+    Raises RecipeError as `keys.read` does, and where keys of both stand together.
+    """
+    supervised = next((key for key in trl_sft.OWN if key in table), None)
+    if supervised is None and table.get("loss_type") not in trl_sft.LOSSES:
+        return _explain_grpo(place, table)
+    own = next((key for key in KEYS if key in table and key not in trl_sft.KEYS), None)
+    if own is not None:
+        raise RecipeError(f"{place}: {own}: is GRPOConfig's, but {supervised or 'loss_type'} is SFTConfig's; keep one")
+    return trl_sft.explain(place, table)
+
+
+def _explain_grpo(place: str, table: Mapping[str, Any]) -> Explanation:
     found = read(place, table, KEYS)
     v = found.values
     numbers = _numbers(place, v)
@@ -107,11 +134,13 @@ def explain(place: str, table: Mapping[str, Any]) -> Explanation:
         rows.append(LOCAL.of("entropy", "local token mean, whatever the loss_type", numbers))
     else:
         absent["entropy"] = "entropy_coef is 0"
+    if v["router_aux_loss_coef"]:
+        rows.append(trl_sft.AUXILIARY.of("aux", "micro-batch mean", numbers))
     rule = SPELLED.get(v["scale_rewards"], v["scale_rewards"])
     apart = v["multi_objective_aggregation"] == "normalize_then_sum"
     rows.append(scale("normalize_then_sum", ONCE_PER_REWARD) if apart else scale(rule, SCALES[rule]))
     optimizer = cancelled(v["optim"], v["max_grad_norm"])
-    return Explanation("TRL 1.16", rows, absent, optimizer, _notices(v), found.record(), found.ignored)
+    return Explanation("TRL 1.16, GRPOConfig", rows, absent, optimizer, _notices(v), found.record(), found.ignored)
 
 
 def _numbers(place: str, v: Mapping[str, Any]) -> dict[str, float]:
@@ -152,6 +181,17 @@ def _masked(v: Mapping[str, Any]) -> list[str]:
 def _notices(v: Mapping[str, Any]) -> list[str]:
     high = v["epsilon"] if v["epsilon_high"] is None else v["epsilon_high"]
     kind = v["loss_type"]
+    surrogate = SURROGATES.get(kind, "clipped" if v["delta"] is None else "two_sided")
+    vespo = {key.removeprefix("vespo_"): v[key] for key in v if key.startswith("vespo_")}
+    constants = {
+        "low": v["epsilon"],
+        "high": high,
+        "ceiling": high,
+        "delta": v["delta"],
+        "tau_pos": v["sapo_temperature_pos"],
+        "tau_neg": v["sapo_temperature_neg"],
+        **vespo,
+    }
     return [
         "Dead groups stay in every count.",
         *paired(
@@ -161,5 +201,5 @@ def _notices(v: Mapping[str, Any]) -> list[str]:
                 (v["beta"] > 0 and v["use_bias_correction_kl"], "The KL is multiplied by the importance ratio."),
             )
         ),
-        *(clip_notices("clipped", (v["epsilon"], high)) if kind in CLIPPED else []),
+        *paper_notices(surrogate, constants),
     ]

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cupola.train.ledger.explained import Average, Explanation, cancelled, clip_notices
-from cupola.train.ledger.keys import Key, count, flag, read, real, text
+from cupola.train.ledger.constants import paper_notices
+from cupola.train.ledger.explained import Average, Denominator, Explanation, cancelled, paired
+from cupola.train.ledger.keys import MOST, Key, count, flag, read, real, text
 from cupola.train.ledger.scales import UNDIVIDED, WHITENED, Divisor, group_std, scale
 
 TOKEN_MEAN = Average(
@@ -65,8 +66,21 @@ FORCED = {"sapo": SEQ_MEAN, "geo_mean": MICRO_MEAN}
 SELECTING = "no: the tokens are chosen by covariance within each micro-batch"
 #: Losses that select tokens within a micro-batch.
 CUTS = {"clip_cov": SELECTING, "kl_cov": SELECTING}
-CLIP_KINDS = {"vanilla": "clipped", "gspo": "clipped", "clip_cov": "clipped", "geo_mean": "gmpo"}
-LOSSES = (*CLIP_KINDS, "sapo", "gpg", "kl_cov", "cispo", "dppo_tv", "dppo_kl", "dro", "bypass_mode")
+#: Each loss with the surrogates and masks whose constants it takes.
+LOSSES: dict[str, tuple[str, ...]] = {
+    "vanilla": ("dual_clip",),
+    "gspo": ("clipped",),
+    "sapo": ("sapo",),
+    "gpg": (),
+    "clip_cov": ("clipped", "clip_cov"),
+    "kl_cov": ("kl_cov",),
+    "geo_mean": ("gmpo",),
+    "cispo": ("clipped",),
+    "dppo_tv": ("dppo_tv",),
+    "dppo_kl": ("dppo_kl",),
+    "dro": (),
+    "bypass_mode": (),
+}
 
 GROUP = group_std(1e-6)
 PER_REWARD = replace(
@@ -95,8 +109,19 @@ KEYS: dict[str, Key] = {
     f"{ACTOR}clip_ratio": real(0.2),
     f"{ACTOR}clip_ratio_low": real(0.2),
     f"{ACTOR}clip_ratio_high": real(0.2),
+    f"{ACTOR}clip_ratio_c": real(3.0, least=1.0),
+    f"{ACTOR}tau_pos": real(1.0),
+    f"{ACTOR}tau_neg": real(1.05),
+    f"{ACTOR}policy_loss.clip_cov_ratio": real(2e-4),
+    f"{ACTOR}policy_loss.clip_cov_lb": real(1.0, least=-MOST),
+    f"{ACTOR}policy_loss.clip_cov_ub": real(5.0, least=-MOST),
+    f"{ACTOR}policy_loss.kl_cov_ratio": real(2e-4),
+    f"{ACTOR}policy_loss.ppo_kl_coef": real(0.1),
     f"{ACTOR}grad_clip": real(1.0),
     f"{ACTOR}optim.optimizer": text("AdamW"),
+    "critic.loss_agg_mode": Key(None, (str,), MODES),
+    "critic.ppo_mini_batch_size": count(None),
+    "critic.loss_scale_factor": real(None),
     "algorithm.adv_estimator": text("gae", ESTIMATORS),
     "algorithm.norm_adv_by_std_in_grpo": flag(True),
     "algorithm.use_kl_in_reward": flag(False),
@@ -113,7 +138,7 @@ def explain(place: str, table: Mapping[str, Any]) -> Explanation:
         "n": v["actor_rollout_ref.rollout.n"],
         **({} if length is None else {"L": length}),
     }
-    shared = SEQ_WIDTH if MODES[mode] is SEQ_NORM and length is None else MODES[mode]
+    shared = _mode(mode, length)
     policy = FORCED.get(loss, shared)
     rows = [replace(policy, cut=CUTS.get(loss, policy.cut)).of("policy", f"{mode}, {loss}", numbers)]
     absent = {}
@@ -127,12 +152,45 @@ def explain(place: str, table: Mapping[str, Any]) -> Explanation:
     else:
         absent["entropy"] = "entropy_coeff is 0"
     estimator = v["algorithm.adv_estimator"]
+    if estimator == "gae":
+        rows.append(_value(v, mode, numbers))
+    else:
+        absent["value"] = f"the estimator {estimator} has no critic"
     with_std, without = ESTIMATORS[estimator]
     rows.append(scale(estimator, with_std if v["algorithm.norm_adv_by_std_in_grpo"] else without))
-    low, high = v["clip_ratio_low"], v["clip_ratio_high"]
-    dead = "Dead groups stay in every count, unless algorithm.filter_groups leaves them out of the batch."
-    notices = [dead, *clip_notices(CLIP_KINDS.get(loss, ""), (low, high))]
-    if (v["clip_ratio"], v["clip_ratio"]) != (low, high):
-        notices.append("clip_ratio is not used: clip_ratio_low and clip_ratio_high take its place.")
     optimizer = cancelled(v["optim.optimizer"], v["grad_clip"])
-    return Explanation("verl 0.9.1", rows, absent, optimizer, notices, found.record(), found.ignored)
+    return Explanation("verl 0.9.1", rows, absent, optimizer, _notices(v), found.record(), found.ignored)
+
+
+def _mode(mode: str, length: float | None) -> Average:
+    return SEQ_WIDTH if MODES[mode] is SEQ_NORM and length is None else MODES[mode]
+
+
+def _value(v: Mapping[str, Any], mode: str, actor: Mapping[str, float]) -> Denominator:
+    """The critic's own mode and sizes, which are the actor's unless they are given."""
+    own = v["critic.loss_agg_mode"] or mode
+    given = {"M": v["critic.ppo_mini_batch_size"], "L": v["critic.loss_scale_factor"]}
+    numbers = {**actor, **{name: number for name, number in given.items() if number is not None}}
+    return _mode(own, numbers.get("L")).of("value", own, numbers, "Half the mean: the squared error is halved.")
+
+
+def _notices(v: Mapping[str, Any]) -> list[str]:
+    low, high = v["clip_ratio_low"], v["clip_ratio_high"]
+    clip = {"low": low, "high": high, "c": v["clip_ratio_c"], "tau_pos": v["tau_pos"], "tau_neg": v["tau_neg"]}
+    drawn = {name: v[f"policy_loss.clip_cov_{key}"] for name, key in DRAWN.items()}
+    paying = {"fraction": v["policy_loss.kl_cov_ratio"], "coef": v["policy_loss.ppo_kl_coef"]}
+    constants = {"clip_cov": drawn, "kl_cov": paying}
+    return [
+        "Dead groups stay in every count, unless algorithm.filter_groups leaves them out of the batch.",
+        *(
+            notice
+            for kind in LOSSES[v["policy_loss.loss_mode"]]
+            for notice in paper_notices(kind, constants.get(kind, clip))
+        ),
+        *paired([((v["clip_ratio"],) * 2 != (low, high), UNUSED)]),
+    ]
+
+
+#: Clip-Cov's constants by verl's names.
+DRAWN = {"fraction": "ratio", "low": "lb", "high": "ub"}
+UNUSED = "clip_ratio is not used: clip_ratio_low and clip_ratio_high take its place."

@@ -1,6 +1,7 @@
 """The loop: batch plan, update, record; checkpoints; the supervised cold start."""
 
-from cupola.train.loop.batch import Batch, batch_advantages
+from cupola.train.loop.advantage import batch_advantages
+from cupola.train.loop.batch import Batch, without_rejected
 from cupola.train.loop.checkpoint import Position, load_checkpoint, save_checkpoint, seed_globals
 from cupola.train.loop.plan import plan_step, plan_steps
 from cupola.train.loop.record import Run
@@ -21,4 +22,5 @@ __all__ = [
     "seed_globals",
     "supervised",
     "train",
+    "without_rejected",
 ]

@@ -1,16 +1,16 @@
-"""A step's rollouts as tensors, and their advantages."""
+"""A step's rollouts as tensors, what the models say of them before the update, and whom that rejects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cupola.core.config import Objective, Recipe
-from cupola.core.records import DEAD_TOLERANCE, Content, Group, Rollout
-from cupola.train.objectives import advantages, best_only, decoupled_advantages, pass_at_k, spread, whiten
+from cupola.core.config import Objective
+from cupola.core.records import Content, Group, Rollout
+from cupola.train.objectives import KL_ESTIMATORS, RATIOS, within
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,9 +18,9 @@ class Batch:
     """All rollouts of a step, flat: N rows. An unscored row holds the reward NaN.
 
     `prompts` and `completions` are token ids, `sampler_logps` what the sampler said of each completion token.
-    `lengths`, `groups` (the index of each row's group), `rewards`, `scored`, `dead` (whether its group is) and
-    `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are the scores of the parts in order,
-    NaN for none.
+    `lengths`, `groups` (the index of each row's group), `rewards`, `scored`, `rejected` (see `loop.before`), `dead`
+    (whether its group is) and `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are the scores of
+    the parts in order, NaN for none.
     """
 
     prompts: list[list[int]]
@@ -30,6 +30,7 @@ class Batch:
     groups: Tensor
     rewards: Tensor
     scored: Tensor
+    rejected: Tensor
     dead: Tensor
     truncated: Tensor
     parts: Tensor
@@ -48,6 +49,7 @@ class Batch:
             groups=torch.tensor([g for g, _ in rows]),
             rewards=torch.tensor(rewards, dtype=torch.float64),
             scored=torch.tensor([rollout.reward is not None for _, rollout in rows]),
+            rejected=torch.zeros(len(rows), dtype=torch.bool),
             dead=torch.tensor([groups[g].state == "dead" for g, _ in rows]),
             truncated=torch.tensor([rollout.completion.finish_reason == "length" for _, rollout in rows]),
             parts=torch.tensor([_scores(rollout) for _, rollout in rows], dtype=torch.float64),
@@ -56,56 +58,57 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def counted(self) -> Tensor:
+        """The rows that stand in baselines and in the policy's counts, (N,) bool."""
+        return self.scored & ~self.rejected
+
+    @property
+    def mask(self) -> Tensor:
+        """Where each row has a token, (N, T) bool; T is the longest row's length, at least 1."""
+        return torch.arange(max(1, int(self.lengths.max()))) < self.lengths[:, None]
+
+    def padded(self, rows: Sequence[Tensor]) -> Tensor:
+        """One (T_i,) tensor per row as (N, T), 0 beyond each row's end."""
+        found = rows[0].new_zeros(len(self), self.mask.shape[1])
+        for i, row in enumerate(rows):
+            found[i, : len(row)] = row
+        return found
+
 
 def _scores(rollout: Rollout) -> list[float]:
     return [torch.nan if verdict.score is None else verdict.score for verdict in rollout.verdicts.values()]
 
 
-@dataclass(frozen=True)
-class Advantages:
-    """The advantage of each row, (N,) float64, 0 for an unscored row; `spread` is what a whitening divided by."""
+@dataclass(frozen=True, eq=False)
+class Before:
+    """Per token of the batch, (N, T), 0 beyond each row's end; `None` where no decision of the recipe asks for it.
 
-    values: Tensor
-    spread: float | None = None
+    `logp` are the policy's, `logp_ref` the reference's log-probabilities, `values` the critic's.
+    """
 
+    logp: Tensor | None = None
+    logp_ref: Tensor | None = None
+    values: Tensor | None = None
 
-def batch_advantages(batch: Batch, recipe: Recipe) -> Advantages:
-    """Transform, baseline and scale, whitening: the first decisions of the objective, over the whole batch."""
-    objective = recipe.objective
-    options = (objective.baseline, objective.scale, objective.scale_epsilon)
-    if objective.combine == "apart":
-        weights = torch.tensor([part.weight for part in recipe.reward])
-        parts = torch.where(batch.scored[:, None], batch.parts, torch.nan)
-        values = decoupled_advantages(parts, batch.groups, ~parts.isnan(), weights, *options)
-    else:
-        rewards, scored = transformed(batch, objective)
-        values = advantages(rewards, batch.groups, scored, *options, DEAD_TOLERANCE)
-    return whitened(values, batch, objective)
+    @property
+    def kl(self) -> Tensor | None:
+        """k1 of each token, for a KL in the reward."""
+        if self.logp is None or self.logp_ref is None:
+            return None
+        return KL_ESTIMATORS["k1"](self.logp, self.logp_ref)
 
 
-def transformed(batch: Batch, objective: Objective) -> tuple[Tensor, Tensor]:
-    """Rewards and which of them count: a group with fewer than k rewards has no pass@k."""
-    if objective.transform == "none":
-        return batch.rewards, batch.scored
-    counts = torch.zeros(int(batch.groups.max()) + 1).index_add(0, batch.groups, batch.scored.float())[batch.groups]
-    scored = batch.scored & (counts >= objective.pass_k)
-    if objective.transform == "best_only":
-        return best_only(batch.rewards, batch.groups, scored), scored
-    return pass_at_k(batch.rewards, batch.groups, scored, objective.pass_k), scored
+def without_rejected(batch: Batch, before: Before, objective: Objective) -> Batch:
+    """The batch with those rows marked whose ratio of trainer to sampler lies out of the band.
 
-
-def whitened(values: Tensor, batch: Batch, objective: Objective) -> Advantages:
-    """Over rollouts (GDPO) divided alone; over tokens (REINFORCE++) centred too, so a dead group may leave its 0."""
-    if objective.whiten == "none" or int(batch.scored.sum()) < 2:
-        return Advantages(values)
-    if objective.whiten == "rollouts":
-        found = spread(values, batch.scored, 1, 1e-4, "std")
-        return Advantages(whiten(values, batch.scored, 1, 1e-4, "std", center=False), _number(found))
-    columns = torch.arange(max(1, int(batch.lengths.max())))
-    mask = (columns < batch.lengths[:, None]) & batch.scored[:, None]
-    tokens = values[:, None].expand(-1, len(columns))
-    return Advantages(whiten(tokens, mask)[:, 0], _number(spread(tokens, mask)))
-
-
-def _number(value: Tensor | None) -> float | None:
-    return None if value is None else float(value)
+    A token that the sampler did not score (NaN) has ratio 1. What is rejected is known before the update, so it leaves
+    the baseline and the counts, as an unscored rollout does.
+    """
+    band = objective.masks.reject
+    if band is None or before.logp is None:
+        return batch
+    sampler = batch.padded(batch.sampler_logps).to(before.logp)
+    sampler = torch.where(sampler.isnan(), before.logp, sampler)
+    ratio = RATIOS[band.level](before.logp, sampler, batch.mask)
+    return replace(batch, rejected=~within(ratio, band.low, band.high).all(-1) & (batch.lengths > 0))

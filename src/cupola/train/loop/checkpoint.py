@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from torch.nn import Module
 
 from cupola.core.records import RunFolderError
 from cupola.train.loop.update import Learner
-from cupola.train.models import save_policy, whole_folder
+from cupola.train.models import restore_policy, save_policy, saved_weights, whole_folder
 
 
 @dataclass
 class Position:
-    """Where a run stands: the last finished step and what has been counted until then."""
+    """Where a run stands: the last finished step, what has been counted until then, and the selector's state."""
 
     step: int = 0
     num_tokens: int = 0
+    selection: dict[str, list[float]] = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
@@ -33,7 +34,12 @@ def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
         save_policy(learner.policy, temporary)
         torch.save(learner.optimizer.state_dict(), temporary / "optimizer.pt")
         torch.save(_rng_state(), temporary / "rng.pt")
-        state = {**asdict(position), "planned": learner.planned, "version": learner.version}
+        for name, module in _companions(learner).items():
+            torch.save(module.state_dict(), temporary / f"{name}.pt")
+        if learner.critic_optimizer is not None:
+            torch.save(learner.critic_optimizer.state_dict(), temporary / "critic_optimizer.pt")
+        counts = {"planned": learner.planned, "version": learner.version}
+        state = {**asdict(position), **counts, "entropy": learner.entropy.state()}
         (temporary / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
@@ -41,23 +47,32 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
     """Put weights, optimiser and random states back; returns the position."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        weights = load_file(folder / "model.safetensors")
+        weights = saved_weights(learner.policy, folder)
         optimizer = torch.load(folder / "optimizer.pt", weights_only=True)
         rng = torch.load(folder / "rng.pt", weights_only=True)
+        companions = {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in _companions(learner)}
+        critic = torch.load(folder / "critic_optimizer.pt", weights_only=True) if learner.critic else {}
     except (OSError, EOFError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
         raise RunFolderError(f"{folder}: checkpoint cannot be read: {error}") from error
-    missing, unexpected = learner.policy.model.load_state_dict(weights, strict=False)
-    if unexpected or any(name not in _tied(learner) for name in missing):
-        raise RunFolderError(f"{folder}: checkpoint is of another model: {[*missing, *unexpected][:3]}")
+    if wrong := restore_policy(learner.policy, weights):
+        raise RunFolderError(f"{folder}: checkpoint is of another model: {wrong[:3]}")
     learner.optimizer.load_state_dict(optimizer)
+    for name, module in _companions(learner).items():
+        module.load_state_dict(companions[name])
+    if learner.critic_optimizer is not None:
+        learner.critic_optimizer.load_state_dict(critic)
+    learner.entropy.restore(state.pop("entropy"))
     learner.planned, learner.version = state.pop("planned"), state.pop("version")
     _restore_rng(rng)
     return Position(**state)
 
 
-def _tied(learner: Learner) -> set[str]:
-    """Names that share their tensor with another and are therefore stored once."""
-    return set(getattr(learner.policy.model, "all_tied_weights_keys", None) or ())
+def _companions(learner: Learner) -> dict[str, Module]:
+    """The models beside the policy that change during a run."""
+    found: dict[str, Module] = {} if learner.critic is None else {"critic": learner.critic}
+    if learner.reference is not None and learner.reference.every is not None:
+        found["reference"] = learner.reference.model
+    return found
 
 
 def seed_globals(seed: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ from cupola.train.objectives import (
     RATIOS,
     SURROGATES,
     gradient_weight,
+    importance_corrected,
     importance_weights,
     token_entropy,
     token_logps,
+    value_loss,
     weighted_sum,
 )
 
@@ -24,35 +26,41 @@ from cupola.train.objectives import (
 class Inputs:
     """What the loss of n rows needs beside the logits.
 
-    `tokens` and `mask` are (n, T); `logp_old` and `logp_ref` (n, T) or `None` (on a batch's only update the old
-    log-probabilities are the current ones; without a KL term there is no reference), `logp_sampler` likewise without a
-    correction; `advantages` and each `omega` (n,).
+    `tokens` and `mask` are (n, T), `advantages` (n, 1) or (n, T); `omega` (n,) and the coefficient of each term by its
+    name. (n, T) or `None`: `logp_old` (on a batch's only update the old log-probabilities are the current ones),
+    `logp_ref` (without a KL term there is no reference), `logp_sampler` (without a correction), `keep` and `pays` (see
+    `loop.keep`), and of the critic `values`, `values_old` and `returns`.
     """
 
     tokens: Tensor
     mask: Tensor
-    logp_old: Tensor | None
-    logp_ref: Tensor | None
-    logp_sampler: Tensor | None
     advantages: Tensor
     omega: dict[str, Tensor]
+    coef: dict[str, float]
+    logp_old: Tensor | None = None
+    logp_ref: Tensor | None = None
+    logp_sampler: Tensor | None = None
+    keep: Tensor | None = None
+    pays: Tensor | None = None
+    values: Tensor | None = None
+    values_old: Tensor | None = None
+    returns: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Loss:
     """The terms with their coefficients; `total` is what is differentiated.
 
-    Per row, (n,): `weights` is sum_t |d term / d logp_it| of each term, `low` and `high` count clipped tokens, `kl`
-    sums the estimator. `logp` (n, T) and `correction` (n, T), the weights from sampler to trainer, are detached.
+    Per row, (n,): `weights` is sum_t |d term / d logp_it| of each term, `sums` what is counted or summed over the row's
+    tokens: clipped ones (`low`, `high`), the KL estimator, the entropy. `logp` (n, T) and `correction` (n, T), the
+    weights from sampler to trainer, are detached.
     """
 
     terms: dict[str, Tensor]
     weights: dict[str, Tensor]
     logp: Tensor
-    low: Tensor
-    high: Tensor
-    kl: Tensor | None
-    correction: Tensor | None
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    correction: Tensor | None = None
 
     @property
     def total(self) -> Tensor:
@@ -60,43 +68,55 @@ class Loss:
 
 
 def micro_loss(logits: Tensor, inputs: Inputs, objective: Objective) -> Loss:
-    """L = policy + beta * KL - c_H * entropy over one micro-batch, each term a sum over tokens of omega * m * value.
+    """L = policy + beta * KL - c_H * entropy + c_V * value over one micro-batch, plain sums of omega * m * value.
 
     `logits` (n, T, V) predict the completion tokens and are divided by the sampling temperature.
     """
-    mask, omega, advantages = inputs.mask, inputs.omega, inputs.advantages
+    mask, omega, coef = inputs.mask, inputs.omega, inputs.coef
     # Padding is 0 before anything is computed from it: exp of its log-probability may overflow, and 0 * inf is NaN.
     logp = torch.where(mask.bool(), token_logps(logits, inputs.tokens), 0.0)
     logp_old = logp.detach() if inputs.logp_old is None else inputs.logp_old
     ratio = RATIOS[objective.ratio](logp, logp_old, mask)
-    surrogate = SURROGATES[objective.surrogate.kind]
-    constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
-    per_token = surrogate.loss(logp, ratio, advantages[:, None], mask, constants)
-
+    per_token, sums = policy_loss(logp, ratio, logp_old, inputs, objective)
     correction = None
     if inputs.logp_sampler is not None:
         correction = importance_weights(logp_old, inputs.logp_sampler, mask, **objective.correction.model_dump())
         per_token = per_token * correction
 
     terms = {"policy": weighted_sum(per_token, mask, omega["policy"])}
-    kl = None
-    if inputs.logp_ref is not None:
+    if "kl" in omega and inputs.logp_ref is not None:
         kl = KL_ESTIMATORS[objective.kl_estimator](logp, inputs.logp_ref)
-        terms["kl"] = objective.beta * weighted_sum(kl, mask, omega["kl"])
+        kl = importance_corrected(kl, RATIOS[objective.kl_ratio](logp, logp_old, mask))
+        terms["kl"] = coef["kl"] * weighted_sum(kl, mask, omega["kl"])
+        sums["kl"] = (kl.detach() * mask).sum(-1)
     weights = {name: gradient_weight(term, logp) for name, term in terms.items()}
     if "entropy" in omega:
-        terms["entropy"] = -objective.entropy_coef * weighted_sum(token_entropy(logits), mask, omega["entropy"])
-        # The entropy depends on all logits, not on logp alone: its weight is coefficient * omega * m.
-        weights["entropy"] = objective.entropy_coef * omega["entropy"] * mask.sum(-1)
+        entropy = token_entropy(logits)
+        terms["entropy"] = -coef["entropy"] * weighted_sum(entropy, mask, omega["entropy"])
+        sums["entropy"] = (entropy.detach() * mask).sum(-1)
+    if inputs.values is not None and inputs.values_old is not None and inputs.returns is not None:
+        clip = objective.critic.value_clip or torch.inf
+        losses = value_loss(inputs.values, inputs.values_old, inputs.returns, clip)
+        terms["value"] = coef["value"] * weighted_sum(losses, mask, omega["value"])
+    # Entropy and value depend on more than logp: their weight is coefficient * omega * m.
+    for name in [name for name in terms if name not in weights]:
+        weights[name] = coef[name] * omega[name] * mask.sum(-1)
+    return Loss(terms, weights, logp.detach(), sums, correction)
 
-    limited = surrogate.limits(logp.detach(), ratio.detach(), advantages[:, None], mask, constants) * mask
-    below, above = limited * (advantages < 0)[:, None], limited * (advantages > 0)[:, None]
-    return Loss(
-        terms=terms,
-        weights=weights,
-        logp=logp.detach(),
-        low=below.sum(-1),
-        high=above.sum(-1),
-        kl=None if kl is None else (kl.detach() * mask).sum(-1),
-        correction=correction,
-    )
+
+def policy_loss(
+    logp: Tensor, ratio: Tensor, logp_old: Tensor, inputs: Inputs, objective: Objective
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The surrogate of each token under the step's masks, (n, T), and how many tokens of each row it clips."""
+    mask, advantages = inputs.mask, inputs.advantages
+    surrogate = SURROGATES[objective.surrogate.kind]
+    constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
+    per_token = surrogate.loss(logp, ratio, advantages, mask, constants)
+    if inputs.keep is not None:
+        per_token = per_token * inputs.keep
+    if inputs.pays is not None and objective.masks.kl_cov is not None:
+        drift = KL_ESTIMATORS["abs"](logp, logp_old)
+        per_token = per_token + objective.masks.kl_cov.coef * torch.where(inputs.pays.bool(), drift, 0.0)
+    limited = surrogate.limits(logp.detach(), ratio.detach(), advantages, mask, constants) * mask
+    below, above = limited * (advantages < 0), limited * (advantages > 0)
+    return per_token, {"low": below.sum(-1), "high": above.sum(-1)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cupola.core.config import Recipe
@@ -13,8 +13,16 @@ from cupola.core.runlog import RunWriter
 from cupola.core.stats import mean_interval
 from cupola.train.loop.checkpoint import Position, save_checkpoint
 from cupola.train.loop.update import Learner
-from cupola.train.rollout import Collector, MetricLog, Metrics, group_metrics, headline, mean, part_metrics
-from cupola.train.tasks import PromptSource
+from cupola.train.rollout import (
+    Collector,
+    MetricLog,
+    Metrics,
+    Selector,
+    group_metrics,
+    headline,
+    mean,
+    part_metrics,
+)
 
 GREEDY = "greedy"
 
@@ -26,7 +34,7 @@ class Run:
     recipe: Recipe
     learner: Learner
     collector: Collector
-    source: PromptSource
+    selector: Selector
     validation: Sequence[Prompt]
     writer: RunWriter
     observers: Sequence[Observer] = ()
@@ -119,7 +127,8 @@ def step_metrics(groups: Sequence[Group], outcomes: dict[str, list[Outcome]], pa
 def checkpoint(run: Run, position: Position) -> None:
     """Save, then drop the oldest checkpoints beyond `validation.keep` (step 0 and the newest always stay)."""
     layout, keep = run.writer.layout, run.recipe.validation.keep
-    save_checkpoint(layout.checkpoint(position.step), run.learner, position)
+    now = replace(position, selection=run.selector.state())
+    save_checkpoint(layout.checkpoint(position.step), run.learner, now)
     if keep:
         for step in layout.checkpoint_steps()[1:-keep]:
             folder = layout.checkpoint(step)

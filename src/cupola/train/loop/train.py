@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence
 
 from cupola.core.records import Action, Group, Outcome
-from cupola.train.loop.account import ledger_rows, outcomes, update_metrics
-from cupola.train.loop.batch import Batch, batch_advantages
+from cupola.train.loop.account import ledger_rows, outcomes
+from cupola.train.loop.advantage import batch_advantages
+from cupola.train.loop.batch import Batch, without_rejected
 from cupola.train.loop.checkpoint import Position
+from cupola.train.loop.metrics import before_metrics, update_metrics
 from cupola.train.loop.plan import plan_steps
 from cupola.train.loop.record import Run, Trained, record, step_metrics
 
@@ -18,6 +20,7 @@ def train(run: Run, position: Position) -> Action:
 
     A step that is recorded is finished: it is written only after its update.
     """
+    run.selector.restore(position.selection)
     if not run.writer.layout.checkpoint_steps():
         run.collector.sampler.publish(run.learner.version)
         if (action := record(run, position, None)) != "continue":
@@ -38,19 +41,24 @@ def train_step(run: Run, step: int) -> Trained:
     """One step of the algorithm."""
     recipe, learner, encode = run.recipe, run.learner, run.learner.policy.encode
 
-    # Sample and verify; baseline and scale; denominators and what to forward; loss, gradient, optimiser; new weights.
-    groups, vain = run.collector.collect_signal(step, run.source.draw, recipe.sampling)
+    # Sample and verify; what the models say before the update; baseline and scale; denominators and what to forward;
+    # loss, gradient, optimiser; new weights.
+    groups, vain = run.collector.collect_signal(step, run.selector.draw, recipe.sampling)
     batch = Batch.of(groups, encode)
-    advantages = batch_advantages(batch, recipe)
+    before = learner.before(batch)
+    batch = without_rejected(batch, before, recipe.objective)
+    advantages = batch_advantages(batch, before, recipe)
     plans = plan_steps(batch, advantages.values, recipe)
-    book = learner.update(batch, advantages.values, plans)
+    book = learner.update(batch, advantages, plans)
     run.writer.receipt(step, run.collector.sampler.publish(learner.version))
 
     became = outcomes(batch, advantages.values, groups, plans, book)
     became |= {group.id: [Outcome(discard_reason="dynamic_sampling")] * len(group.rollouts) for group in vain}
     metrics = {
         **step_metrics([*groups, *vain], became, recipe.correctness_part()),
+        **before_metrics(batch, before, advantages),
         **update_metrics(batch, groups, plans, book),
+        **run.selector.observe([*groups, *vain]),
         "groups/drawn": len(groups) + len(vain),
         "sampler/version": learner.version,
     }

@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from cupola.core.config import Recipe
+from cupola.core.records import NumericalError
 from cupola.train.loop.account import StepBook, UpdateBook
-from cupola.train.loop.batch import Batch
+from cupola.train.loop.advantage import Advantages
+from cupola.train.loop.batch import Batch, Before
+from cupola.train.loop.keep import Kept, Seen, kept_tokens
 from cupola.train.loop.loss import Inputs, Loss, micro_loss
 from cupola.train.loop.optim import build_optimizer, learning_rate, take_step
 from cupola.train.loop.plan import Plan
-from cupola.train.models import Policy, completion_logits, logprobs, micro_batches, pad, to_device
+from cupola.train.loop.steer import Entropy
+from cupola.train.models import (
+    Critic,
+    Policy,
+    Reference,
+    Sequences,
+    completion_logits,
+    pad,
+    per_token,
+    to_device,
+    trainable,
+)
+from cupola.train.objectives import require_finite, token_entropy, token_logps
+from cupola.train.tasks import derive
 
 
 class Learner:
-    """Owns the optimiser.
+    """Owns the optimisers, and what of the policy's surroundings changes with it: reference, critic, entropy bonus.
 
     `planned` counts the optimiser steps that the schedule has passed, taken or not; `version` counts those taken.
     """
 
-    def __init__(self, policy: Policy, reference: PreTrainedModel | None, recipe: Recipe) -> None:
-        self.policy, self.reference, self.recipe = policy, reference, recipe
-        self.optimizer = build_optimizer(recipe.optim, policy.model.parameters())
+    def __init__(
+        self, policy: Policy, reference: Reference | None, recipe: Recipe, critic: Critic | None = None
+    ) -> None:
+        self.policy, self.reference, self.recipe, self.critic = policy, reference, recipe, critic
+        self.entropy = Entropy(recipe.objective)
         per_batch = recipe.optim.minibatches * recipe.optim.epochs
         self.rate = learning_rate(recipe.optim, recipe.run.steps * per_batch)
-        self.corrected = recipe.objective.correction.level != "none"
+        self.optimizer = build_optimizer(recipe.optim, trainable(policy.model))
+        self.critic_optimizer = None if critic is None else build_optimizer(recipe.optim, trainable(critic))
         self.planned = 0
         self.version = 0
 
+    def before(self, batch: Batch) -> Before:
+        """What the recipe's decisions on advantages and rejection ask of the models, before anything moves."""
+        objective = self.recipe.objective
+        kl = objective.kl_in != "loss" and self.reference is not None
+        rows = range(len(batch))
+        return Before(
+            logp=batch.padded(self._logps(batch, rows)) if kl or objective.masks.reject else None,
+            logp_ref=batch.padded(self._reference_logps(batch, rows)) if kl else None,
+            values=None if self.critic is None else batch.padded(self._ask(self.critic, batch, rows)),
+        )
+
     @torch.enable_grad()  # a reward function may have left gradients switched off
-    def update(self, batch: Batch, advantages: Tensor, plans: Sequence[Plan]) -> UpdateBook:
+    def update(self, batch: Batch, advantages: Advantages, plans: Sequence[Plan]) -> UpdateBook:
         """Take the planned optimiser steps and book what each row weighed.
 
         With a single step the old log-probabilities are the current ones; several share those from before the first.
@@ -41,60 +72,161 @@ class Learner:
         book = UpdateBook(len(batch))
         if len(plans) > 1:
             rows = sorted({row for plan in plans for row in plan.forward})
-            book.logp_old = dict(zip(rows, self._logps(self.policy.model, batch, rows), strict=True))
+            book.logp_old = dict(zip(rows, self._logps(batch, rows), strict=True))
         for plan in plans:
             book.steps.append(self._step(batch, advantages, plan, book.logp_old))
         if len(plans) == 1:
             book.logp_old = book.steps[0].logp
+        book.entropy_coef = self.entropy.coef
         return book
 
-    def _step(self, batch: Batch, advantages: Tensor, plan: Plan, logp_old: dict[int, Tensor]) -> StepBook:
+    def _step(self, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]) -> StepBook:
         """One optimiser step. Where nothing has a gradient the optimiser stands still: momentum would move it."""
         self.planned += 1
         step = StepBook(self.planned, len(batch), list(plan.terms))
-        for rows in self._micro(batch, plan.forward):
-            loss = self._loss(batch, advantages, plan, rows, logp_old)
+        kept = self._kept(batch, advantages, plan, logp_old)
+        step.left = kept.left
+
+        def loss_of(rows: list[int]) -> Loss:
+            return self._loss(batch, advantages, plan, rows, logp_old, kept)
+
+        if self._is_measured():
+            step.exact = self._gradient_norms(plan, loss_of, len(batch))
+        for rows in plan.micro:
+            loss = loss_of(rows)
+            self._require_finite(loss, rows)
             loss.total.backward()
             step.add(rows, loss, batch.lengths)
         if plan.forward:
-            rate, limit = self.rate(self.planned), self.recipe.optim.max_grad_norm
-            step.grad_norm = take_step(self.optimizer, rate, limit, f"optimiser step {self.planned}")
-            if step.grad_norm > 0:
-                step.learning_rate = rate
-                self.version += 1
+            self._take(step)
         return step
 
-    def _loss(self, batch: Batch, advantages: Tensor, plan: Plan, rows: list[int], logp_old: dict[int, Tensor]) -> Loss:
+    def _take(self, step: StepBook) -> None:
+        rate, limit = self.rate(self.planned), self.recipe.optim.max_grad_norm
+        where = f"optimiser step {self.planned}"
+        step.grad_norm = take_step(self.optimizer, rate, limit, where)
+        if self.critic_optimizer is not None:
+            ratio = self.recipe.objective.critic.learning_rate / self.recipe.optim.learning_rate
+            step.critic_grad_norm = take_step(self.critic_optimizer, rate * ratio, limit, f"{where}, critic")
+        self.entropy.steer(step.entropy)
+        if step.grad_norm > 0:
+            step.learning_rate = rate
+            self.version += 1
+            if self.reference is not None:
+                self.reference.follow(self.policy.model, self.version)
+
+    def _loss(
+        self,
+        batch: Batch,
+        advantages: Advantages,
+        plan: Plan,
+        rows: list[int],
+        logp_old: dict[int, Tensor],
+        kept: Kept,
+    ) -> Loss:
+        objective = self.recipe.objective
         prompts, completions = [batch.prompts[i] for i in rows], [batch.completions[i] for i in rows]
         sequences = to_device(pad(prompts, completions, self.policy.pad_id), self.policy.device)
         logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
+        width = sequences.tokens.shape[1]
 
         def padded(values: list[Tensor]) -> Tensor:
             """Rows of unequal length as (n, T); what stands in the padding is masked."""
-            return torch.nn.utils.rnn.pad_sequence(values, batch_first=True).to(logits)
+            return pad_sequence(values, batch_first=True).to(logits)
+
+        def cut(values: Tensor | None) -> Tensor | None:
+            """These rows of a table of the whole batch."""
+            return None if values is None else values[rows, :width].to(logits)
 
         inputs = Inputs(
             tokens=sequences.tokens,
             mask=sequences.mask,
-            logp_old=padded([logp_old[i] for i in rows]) if logp_old else None,
-            logp_ref=None if self.reference is None else padded(self._logps(self.reference, batch, rows)),
-            logp_sampler=padded([batch.sampler_logps[i] for i in rows]) if self.corrected else None,
-            advantages=advantages[rows].to(logits),
+            advantages=advantages.values[rows, :width].to(logits),
             omega={name: term.omega[rows].to(logits) for name, term in plan.terms.items()},
+            coef={"kl": objective.beta, "entropy": self.entropy.applied, "value": objective.critic.coef},
+            logp_old=padded([logp_old[i] for i in rows]) if logp_old else None,
+            logp_ref=padded(self._reference_logps(batch, rows)) if "kl" in plan.terms else None,
+            logp_sampler=(
+                None if objective.correction.level == "none" else padded([batch.sampler_logps[i] for i in rows])
+            ),
+            keep=cut(kept.keep),
+            pays=cut(kept.pays),
+            values=None if self.critic is None else self.critic(sequences),
+            values_old=cut(advantages.values_old),
+            returns=cut(advantages.returns),
         )
-        return micro_loss(logits, inputs, self.recipe.objective)
+        return micro_loss(logits, inputs, objective)
 
-    def _micro(self, batch: Batch, rows: list[int]) -> Iterator[list[int]]:
-        lengths = [(len(batch.prompts[i]), len(batch.completions[i])) for i in rows]
-        for chosen in micro_batches(lengths, self.recipe.optim.micro_tokens):
-            yield [rows[k] for k in chosen]
+    def _kept(self, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]) -> Kept:
+        """The masks of this step, from a pass without gradient over all rows that its policy term counts."""
+        objective = self.recipe.objective
+        if not objective.masks.need_policy:
+            return Kept()
+        counted = plan.terms["policy"].omega > 0
+        rows = counted.nonzero().squeeze(1).tolist()
 
-    def _logps(self, model: PreTrainedModel, batch: Batch, rows: list[int]) -> list[Tensor]:
-        return logprobs(
-            model,
+        def forward(sequences: Sequences) -> Tensor:
+            logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
+            return torch.stack([token_logps(logits, sequences.tokens), token_entropy(logits)], -1)
+
+        found = dict(zip(rows, self._ask(forward, batch, rows), strict=True))
+        nothing = torch.zeros(0)
+        logp, entropy = (
+            batch.padded([found[i][:, k] if i in found else nothing for i in range(len(batch))]) for k in (0, 1)
+        )
+        old = batch.padded([logp_old.get(i, logp[i]) for i in range(len(batch))])
+        sampler = batch.padded(batch.sampler_logps).to(logp)
+        mask = batch.mask & counted[:, None]
+        generator = torch.Generator().manual_seed(derive(self.recipe.run.seed, "clip_cov", self.planned) >> 1)
+        return kept_tokens(Seen(logp, entropy, old, sampler, advantages.values.to(logp), mask), objective, generator)
+
+    def _gradient_norms(self, plan: Plan, loss_of: Callable[[list[int]], Loss], rows: int) -> Tensor:
+        """The norm of the gradient that each row alone gives the policy's parameters, (N,)."""
+        parameters = trainable(self.policy.model)
+        found = torch.zeros(rows, dtype=torch.float64)
+        for row in plan.forward:
+            gradients = torch.autograd.grad(loss_of([row]).total, parameters, allow_unused=True)
+            found[row] = torch.stack([g.double().square().sum() for g in gradients if g is not None]).sum().sqrt().cpu()
+        return found
+
+    def _is_measured(self) -> bool:
+        every = self.recipe.diagnosis.exact_share_every
+        return every > 0 and self.planned % every == 0
+
+    def _require_finite(self, loss: Loss, rows: list[int]) -> None:
+        """Refuse the step before a damaged log-probability reaches the weights. Raises NumericalError."""
+        try:
+            require_finite("log-probability", loss.logp, torch.ones_like(loss.logp), rows)
+        except ValueError as error:
+            self.optimizer.zero_grad()
+            raise NumericalError(
+                f"optimiser step {self.planned}: {error}; the update was refused and the weights are those before it "
+                "(lower optim.learning_rate, or look at the last recorded rollouts)"
+            ) from error
+
+    def _logps(self, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
+        return self._scored(self.policy.model, batch, rows)
+
+    def _reference_logps(self, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
+        assert self.reference is not None  # there is one wherever the recipe has a KL
+        with self.reference.speaking() as model:
+            return self._scored(model, batch, rows)
+
+    def _scored(self, model: PreTrainedModel, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
+        temperature = self.recipe.sampling.temperature
+
+        def forward(sequences: Sequences) -> Tensor:
+            return token_logps(completion_logits(model, sequences, temperature), sequences.tokens)
+
+        return self._ask(forward, batch, rows)
+
+    def _ask(self, forward: Callable[[Sequences], Tensor], batch: Batch, rows: Sequence[int]) -> list[Tensor]:
+        """What `forward` says of these rows without gradient, (T_i, ...) each."""
+        return per_token(
+            forward,
             [batch.prompts[i] for i in rows],
             [batch.completions[i] for i in rows],
+            device=self.policy.device,
             pad_id=self.policy.pad_id,
-            temperature=self.recipe.sampling.temperature,
             micro_tokens=self.recipe.optim.micro_tokens,
         )

@@ -1,37 +1,57 @@
 """Policies, the in-process sampler, and teacher-forced scoring."""
 
+from cupola.train.models.adapter import adapt, base_weights, merged_weights
+from cupola.train.models.critic import Critic, critic_of
 from cupola.train.models.new import character_tokenizer, llama_shape, new_policy
 from cupola.train.models.policy import (
+    ADAPTER,
     EMBEDDED,
     EMBEDDED_DIGEST,
     Policy,
     load_policy,
     make_policy,
+    restore_policy,
     save_policy,
+    saved_weights,
     set_threads,
+    trainable,
     weights_digest,
     whole_folder,
 )
+from cupola.train.models.reference import AdapterOff, Reference
 from cupola.train.models.sampler import InProcessSampler
-from cupola.train.models.scoring import completion_logits, logprobs, micro_batches, pad, to_device
+from cupola.train.models.scoring import Sequences, completion_logits, logprobs, micro_batches, pad, per_token, to_device
 
 __all__ = [
+    "ADAPTER",
     "EMBEDDED",
     "EMBEDDED_DIGEST",
+    "AdapterOff",
+    "Critic",
     "InProcessSampler",
     "Policy",
+    "Reference",
+    "Sequences",
+    "adapt",
+    "base_weights",
     "character_tokenizer",
     "completion_logits",
+    "critic_of",
     "llama_shape",
     "load_policy",
     "logprobs",
     "make_policy",
+    "merged_weights",
     "micro_batches",
     "new_policy",
     "pad",
+    "per_token",
+    "restore_policy",
     "save_policy",
+    "saved_weights",
     "set_threads",
     "to_device",
+    "trainable",
     "weights_digest",
     "whole_folder",
 ]

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import Module, Parameter
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from cupola.core.records import Content, DataError, ModelError, Prompt, RunFolderError
+from cupola.train.models.adapter import merged_weights, restore_adapter, save_adapter
 
 # Its bars, one per file read or written, would break up the run's own progress.
 transformers_logging.disable_progress_bar()
@@ -25,13 +30,19 @@ transformers_logging.disable_progress_bar()
 EMBEDDED_DIGEST = "a36c216a41560677fe9b37cd10b3635b7a3e047a0ee6aaa29da54ae692141970"
 EMBEDDED = Path(__file__).parent / "embedded"
 
+#: The folder of a saved policy that holds its adapter alone.
+ADAPTER = "adapter"
+
 #: Models up to this many parameters run fastest on one CPU thread: the work per operation is less than a wake-up.
 ONE_THREAD_PARAMETERS = 2_000_000
 
 
 @dataclass
 class Policy:
-    """A model, its tokenizer, and what generation needs to know of them."""
+    """A model, its tokenizer, and what generation needs to know of them.
+
+    With an `adapter`, `model` holds it already: its forward pass is the adapted one.
+    """
 
     source: str
     model: PreTrainedModel
@@ -39,6 +50,7 @@ class Policy:
     stop_ids: tuple[int, ...]
     pad_id: int
     context: int | None
+    adapter: PeftModel | None = None
 
     @property
     def device(self) -> torch.device:
@@ -120,12 +132,39 @@ def make_policy(source: str, model: PreTrainedModel, tokenizer: Any) -> Policy:
     return Policy(source, model, tokenizer, stop_ids, stop_ids[0] if pad is None else pad, context)
 
 
+def trainable(module: Module) -> list[Parameter]:
+    """The parameters that training moves: all of them, or the adapter's alone."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def save_policy(policy: Policy, folder: Path) -> None:
-    """Write the model and tokenizer as a folder that plain transformers loads."""
-    policy.model.save_pretrained(folder)
+    """Write the model and tokenizer as a folder that plain transformers loads.
+
+    With an adapter the model's weights are the merged ones, and `adapter/` holds the adapter alone.
+    """
+    if policy.adapter is None:
+        policy.model.save_pretrained(folder)
+    else:
+        policy.model.save_pretrained(folder, state_dict=merged_weights(policy.model))
+        save_adapter(policy.adapter, Path(folder) / ADAPTER)
     policy.tokenizer.save_pretrained(folder)
-    for file in Path(folder).glob("*.safetensors"):  # transformers leaves them readable by their owner alone
+    for file in Path(folder).rglob("*.safetensors"):  # safetensors leaves them readable by their owner alone
         file.chmod((Path(folder) / "config.json").stat().st_mode)
+
+
+def saved_weights(policy: Policy, folder: Path) -> dict[str, Tensor]:
+    """What training moves of a policy like `policy`, as `save_policy` wrote it: merged weights are not exact enough."""
+    own = folder if policy.adapter is None else folder / ADAPTER
+    return load_file(own / ("model.safetensors" if policy.adapter is None else "adapter_model.safetensors"))
+
+
+def restore_policy(policy: Policy, weights: Mapping[str, Tensor]) -> list[str]:
+    """Put `saved_weights` back; returns the names that do not fit."""
+    if policy.adapter is not None:
+        return restore_adapter(policy.adapter, weights)
+    missing, unexpected = policy.model.load_state_dict(weights, strict=False)
+    tied = getattr(policy.model, "all_tied_weights_keys", None) or ()  # stored once, under another name
+    return [*(name for name in missing if name not in tied), *unexpected]
 
 
 @contextmanager
@@ -139,7 +178,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        for file in temporary.iterdir():
+        for file in filter(Path.is_file, temporary.rglob("*")):
             with open(file, "rb") as handle:
                 os.fsync(handle.fileno())
         if folder.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +61,28 @@ def completion_logits(model: PreTrainedModel, sequences: Sequences, temperature:
 
 
 @torch.no_grad()
+def per_token(
+    forward: Callable[[Sequences], Tensor],
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    *,
+    device: torch.device,
+    pad_id: int,
+    micro_tokens: int,
+) -> list[Tensor]:
+    """What `forward` says of each completion's tokens, one (T_i, ...) tensor each, in the order given.
+
+    `forward` takes padded sequences to (N, T, ...); no more than `micro_tokens` go through it at once.
+    """
+    found: dict[int, Tensor] = {}
+    lengths = [(len(p), len(c)) for p, c in zip(prompts, completions, strict=True)]
+    for rows in micro_batches(lengths, micro_tokens):
+        batch = to_device(pad([prompts[i] for i in rows], [completions[i] for i in rows], pad_id), device)
+        values = forward(batch).cpu()
+        found.update({i: values[k, : len(completions[i])] for k, i in enumerate(rows)})
+    return [found[i] for i in range(len(prompts))]
+
+
 def logprobs(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -71,14 +93,12 @@ def logprobs(
     micro_tokens: int,
 ) -> list[Tensor]:
     """Log-probability of each completion's tokens, one (T_i,) tensor each, in the order given."""
-    found: dict[int, Tensor] = {}
+
+    def forward(batch: Sequences) -> Tensor:
+        return token_logps(completion_logits(model, batch, temperature), batch.tokens)
+
     device = next(model.parameters()).device
-    lengths = [(len(p), len(c)) for p, c in zip(prompts, completions, strict=True)]
-    for rows in micro_batches(lengths, micro_tokens):
-        batch = to_device(pad([prompts[i] for i in rows], [completions[i] for i in rows], pad_id), device)
-        logp = token_logps(completion_logits(model, batch, temperature), batch.tokens).cpu()
-        found.update({i: logp[k, : len(completions[i])] for k, i in enumerate(rows)})
-    return [found[i] for i in range(len(prompts))]
+    return per_token(forward, prompts, completions, device=device, pad_id=pad_id, micro_tokens=micro_tokens)
 
 
 def micro_batches(lengths: Sequence[tuple[int, int]], micro_tokens: int) -> Iterator[list[int]]:

@@ -25,7 +25,7 @@ from cupola.train.objectives.advantages import (
 )
 from cupola.train.objectives.checks import require_finite
 from cupola.train.objectives.critic import gae, token_rewards, value_loss
-from cupola.train.objectives.denominators import RULES, Counts, count, omega, omega_by_cut
+from cupola.train.objectives.denominators import RULES, Counts, count, omega, omega_by_cut, padded_widths
 from cupola.train.objectives.kl import KL_ESTIMATORS, importance_corrected
 from cupola.train.objectives.masks import (
     BOUNDS,
@@ -86,6 +86,7 @@ __all__ = [
     "omega",
     "omega_by_cut",
     "on_policy_sequences",
+    "padded_widths",
     "pass_at_k",
     "require_finite",
     "soft_overlong_punishment",

@@ -1,0 +1,48 @@
+"""The critic of PPO: a model of its own that says what an unfinished answer is worth."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from cupola.train.models.policy import Policy
+from cupola.train.models.scoring import Sequences
+
+
+class Critic(torch.nn.Module):
+    """V(s_t) of every completion token, s_t being the prompt and the tokens before it.
+
+    The body is a language model without its head; a linear head of one output stands in its place and starts at 0, so
+    that the first advantages are returns.
+    """
+
+    def __init__(self, body: torch.nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = torch.nn.Linear(hidden_size, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+
+    def forward(self, sequences: Sequences) -> Tensor:
+        """Values (N, T) in at least float32; a value stands at its token and has seen only what precedes it."""
+        length = sequences.tokens.shape[1]
+        hidden = self.body(
+            input_ids=sequences.input_ids,
+            attention_mask=sequences.attention_mask,
+            position_ids=sequences.position_ids,
+            use_cache=False,
+        ).last_hidden_state[:, -length - 1 : -1]
+        values: Tensor = self.head(hidden).squeeze(-1)
+        return values if values.dtype == torch.float64 else values.float()
+
+
+def critic_of(policy: Policy) -> Critic:
+    """A critic whose body is a copy of the policy's, on the same device and of the same type.
+
+    It trains its head and what the policy trains of its own body: all of it, or an adapter.
+    """
+    critic = Critic(copy.deepcopy(policy.model.base_model), policy.model.config.hidden_size)
+    critic.head.to(device=policy.device, dtype=policy.model.dtype)
+    return critic.eval()
