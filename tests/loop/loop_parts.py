@@ -76,22 +76,27 @@ class Updated:
 
     outcomes: dict[str, list[Outcome]]
     metrics: dict[str, float | None]
-    ledger: list[dict[str, Any]]
+    whole_ledger: list[dict[str, Any]]
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """The terms' rows, without those of scale and whitening."""
+        return [row for row in self.whole_ledger if row["term"] not in ("scale", "whiten")]
 
 
 def update(learner: Learner, groups: Sequence[Group]) -> Updated:
-    """Plan, take and book the optimiser steps of one batch, as the loop does. The scale's ledger rows are left out."""
+    """Plan, take and book the optimiser steps of one batch, as the loop does."""
     batch = Batch.of(groups, learner.policy.encode)
     before = learner.before(batch)
     batch = without_rejected(batch, before, learner.recipe.objective)
     advantages = batch_advantages(batch, before, learner.recipe)
     plans = plan_steps(batch, advantages.values, learner.recipe)
-    book = learner.update(batch, advantages, plans)
-    rows = ledger_rows(plans, book, groups, advantages.spread, learner.recipe)
-    ledger = [row for row in rows if row["term"] not in ("scale", "whiten")]
+    book = learner.update(batch, before, advantages, plans)
+    rows = ledger_rows(batch, advantages, plans, book, groups, learner.recipe)
     became = outcomes(batch, advantages.values, groups, plans, book)
-    metrics = {**before_metrics(batch, before, advantages), **update_metrics(batch, groups, plans, book)}
-    return Updated(became, metrics, ledger)
+    told = before_metrics(batch, before, advantages, learner.recipe.objective)
+    metrics = {**told, **update_metrics(batch, groups, plans, book)}
+    return Updated(became, metrics, rows)
 
 
 def gradients_of(learner: Learner, critic: bool = False) -> list[list[Tensor]]:

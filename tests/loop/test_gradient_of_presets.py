@@ -27,7 +27,7 @@ from loop_parts import (
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from cupola.core.config.presets import PRESETS
+from cupola.core.config.presets import OWN
 from cupola.core.records import Group
 from cupola.train.loop import Learner
 from cupola.train.loop import update as update_module
@@ -35,8 +35,6 @@ from cupola.train.models import Policy, Reference, Sequences, critic_of, pad
 
 #: Rollouts in a micro-batch, by the number of micro-batches that this cuts the 16 forwarded rollouts into.
 CUTS = {1: 16, 2: 8, 3: 6, 8: 2, 16: 1}
-
-OWN = [name for name in PRESETS if ":" not in name]
 
 
 def batch() -> list[Group]:
@@ -62,9 +60,8 @@ def batch() -> list[Group]:
 
 def learner_of(preset: str, cut: int, dtype: torch.dtype) -> Learner:
     """Two passes over the batch: the second step sees ratios that are not 1."""
-    given = PRESETS[preset]
     objective: dict[str, Any] = {"preset": preset, "beta": 0.3, "entropy_coef": 0.2, "mask_truncated": True}
-    objective["masks"] = {"reject": {"low": 0.5, "high": 2.0}, **given.get("masks", {})}
+    objective["masks"] = {"reject": {"low": 0.5, "high": 2.0}}
     objective["correction"] = {"level": "token"}
     optim = {"learning_rate": 0.001, "epochs": 2, "micro_rollouts": cut}
     settings = recipe(objective, optim)
@@ -96,7 +93,7 @@ def gradients(preset: str, pieces: int, dtype: torch.dtype) -> list[list[Tensor]
     forwarded = rows_forwarded(learner.policy.model)
     updated = update(learner, batch())
     assert forwarded[-1] == 16 - CUTS[pieces] * (pieces - 1)  # of the last step's last micro-batch
-    assert updated.metrics["sampling/rejected"] == 1
+    assert updated.metrics["sampler/rejected"] == 1
     assert len(found) == 2
     return [[*step, *critic] for step, critic in zip(found, of_critic, strict=True)]
 

@@ -9,13 +9,15 @@ import pytest
 import torch
 from loop_parts import difference, gradients_of, mixed_groups, plain_logps, recipe, tiny_policy, update
 
-from cupola.core.config import Objective
+from cupola.core.config import Objective, validate
 from cupola.core.records import Group
 from cupola.train.loop import Learner
 from cupola.train.loop.keep import Seen, kept_tokens
+from cupola.train.loop.loss import Inputs, micro_loss
 from cupola.train.models import Reference
 
 CUTS = (1, 60, 100_000)
+TWICE = {"learning_rate": 0.5, "epochs": 2}
 
 
 def sampled(groups: list[Group], shifts: dict[tuple[str, int], float]) -> list[Group]:
@@ -45,7 +47,7 @@ def test_a_rejected_rollout_leaves_the_baseline_and_the_count() -> None:
     assert updated.outcomes["live"][0].discard_reason == "rejected"
     assert updated.ledger[0]["excluded"] == {"unscored": 2, "rejected": 1}
     assert updated.ledger[0]["counted"]["rollouts"] == 12
-    assert updated.metrics["sampling/rejected"] == 1
+    assert updated.metrics["sampler/rejected"] == 1
 
 
 def test_a_sampler_that_agrees_loses_nothing() -> None:
@@ -71,24 +73,42 @@ def test_a_mask_does_not_depend_on_the_cut(masks: dict[str, object]) -> None:
     groups = sampled(mixed_groups(), {("live", 1): 0.5, ("holed", 2): 0.5})
     found, left = [], []
     for cut in CUTS:
-        settings = recipe({"masks": masks, "beta": 0.1}, {"learning_rate": 0.5, "epochs": 2, "micro_tokens": cut})
+        settings = recipe({"masks": masks, "beta": 0.1}, {**TWICE, "micro_tokens": cut})
         learner = Learner(tiny_policy(), Reference(tiny_policy(seed=1).model), settings)
         found.append(gradients_of(learner))
         left.append([row.get("numerators") for row in update(learner, groups).ledger])
     worst = max(difference(a, b) for other in found[1:] for a, b in zip(other, found[0], strict=True))
     assert worst < 1e-9
     assert left[0] == left[1] == left[2]
-    if "kl_cov" not in masks:
-        assert left[0][0] is not None
+    plain = Learner(tiny_policy(), Reference(tiny_policy(seed=1).model), recipe({"beta": 0.1}, TWICE))
+    unmasked = gradients_of(plain)
+    update(plain, groups)
+    if "kl_cov" in masks:  # at the first step nothing has moved, so there is no |log pi - log pi_old| to pay for
+        assert difference(found[0][0], unmasked[0]) < 1e-9
+        assert difference(found[0][1], unmasked[1]) > 0.01
+    else:
         assert min(left[0][0].values()) > 0
-        plain = Learner(
-            tiny_policy(),
-            Reference(tiny_policy(seed=1).model),
-            recipe({"beta": 0.1}, {"learning_rate": 0.5, "epochs": 2}),
-        )
-        unmasked = gradients_of(plain)
-        update(plain, groups)
         assert difference(found[0][0], unmasked[0]) > 0.01
+
+
+def test_kl_cov_pays_its_coefficient_per_nat() -> None:
+    """One of two tokens of probability 1/2 pays 3 per nat, |log pi - log pi_old| being 1/2 there."""
+    logits = torch.zeros(1, 2, 2, dtype=torch.float64, requires_grad=True)
+    half = torch.tensor(0.5, dtype=torch.float64).log()
+    inputs = Inputs(
+        tokens=torch.zeros(1, 2, dtype=torch.long),
+        mask=torch.ones(1, 2),
+        advantages=torch.zeros(1, 1, dtype=torch.float64),
+        omega={"policy": torch.ones(1, dtype=torch.float64)},
+        coef={},
+        logp_old=torch.stack([half - 0.5, half])[None],
+        pays=torch.tensor([[True, False]]),
+    )
+    loss = micro_loss(logits, inputs, validate({"preset": "dapo", "masks": {"kl_cov": {"coef": 3.0}}}, Objective))
+    assert loss.total.item() == pytest.approx(1.5)
+    loss.total.backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[[1.5, -1.5], [0, 0]]]  # 3 (1 - p) and -3 p
 
 
 def seen(**given: torch.Tensor) -> Seen:
@@ -101,7 +121,9 @@ def seen(**given: torch.Tensor) -> Seen:
 def test_off_policy_drops_a_bad_answer_that_the_policy_no_longer_gives() -> None:
     """The sampler found each token 0.3 nats likelier: both rollouts drifted, only the one with A < 0 goes."""
     found = kept_tokens(
-        seen(logp_sampler=torch.full((2, 2), 0.3)), Objective(masks={"off_policy": 0.2}), torch.Generator()
+        seen(logp_sampler=torch.full((2, 2), 0.3)),
+        validate({"masks": {"off_policy": 0.2}}, Objective),
+        torch.Generator(),
     )
     assert found.keep is not None
     assert found.keep.tolist() == [[True, True], [False, False]]
@@ -111,7 +133,7 @@ def test_off_policy_drops_a_bad_answer_that_the_policy_no_longer_gives() -> None
 def test_top_entropy_keeps_the_uncertain_tokens() -> None:
     """Entropies 1, 2, 3, 4; the upper half is at or above their quantile of 1/2, 2.5."""
     entropy = torch.tensor([[1.0, 4.0], [2.0, 3.0]])
-    found = kept_tokens(seen(entropy=entropy), Objective(masks={"top_entropy": 0.5}), torch.Generator())
+    found = kept_tokens(seen(entropy=entropy), validate({"masks": {"top_entropy": 0.5}}, Objective), torch.Generator())
     assert found.keep is not None
     assert found.keep.tolist() == [[False, True], [False, True]]
     assert found.left == {"low_entropy": 2}
@@ -121,7 +143,7 @@ def test_a_token_is_booked_to_the_first_mask_that_takes_it() -> None:
     entropy = torch.tensor([[1.0, 4.0], [2.0, 3.0]])
     found = kept_tokens(
         seen(logp_sampler=torch.full((2, 2), 0.3), entropy=entropy),
-        Objective(masks={"off_policy": 0.2, "top_entropy": 0.5}),
+        validate({"masks": {"off_policy": 0.2, "top_entropy": 0.5}}, Objective),
         torch.Generator(),
     )
     assert found.left == {"off_policy": 2, "low_entropy": 1}
@@ -131,12 +153,33 @@ def test_kl_cov_pays_where_the_covariance_is_highest() -> None:
     """A = (1, -1), log p = (-1, -3), (-4, 0), mean -2: covariances 1, -1, 2, -2; a quarter of four tokens is one."""
     found = kept_tokens(
         seen(logp=torch.tensor([[-1.0, -3.0], [-4.0, 0.0]])),
-        Objective(masks={"kl_cov": {"fraction": 0.25}}),
+        validate({"masks": {"kl_cov": {"fraction": 0.25}}}, Objective),
         torch.Generator(),
     )
     assert found.keep is None
     assert found.pays is not None
     assert found.pays.tolist() == [[False, False], [True, False]]
+
+
+def test_clip_cov_spares_what_the_surrogate_limits_already() -> None:
+    """Covariances 1, -1, 2, -2; the third token's ratio e^-1 with A < 0 is clipped already, so the first is drawn."""
+    logp = torch.tensor([[-1.0, -3.0], [-4.0, 0.0]])
+    masks = {"clip_cov": {"fraction": 0.25, "low": 0.0, "high": 5.0}}
+    old = logp + torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    found = kept_tokens(seen(logp=logp, logp_old=old), validate({"masks": masks}, Objective), torch.Generator())
+    assert found.keep is not None
+    assert found.keep.tolist() == [[False, True], [True, True]]
+
+
+def test_masks_keep_the_types_of_a_step_whose_first_row_is_elsewhere() -> None:
+    """Of two minibatches the second begins in the middle of the batch; in float64 its statistics are too."""
+    found = []
+    for cut in CUTS:
+        settings = recipe({"masks": {"top_entropy": 0.5}}, {**TWICE, "minibatches": 2, "micro_tokens": cut})
+        learner = Learner(tiny_policy(), None, settings)
+        found.append(gradients_of(learner))
+        update(learner, mixed_groups())
+    assert max(difference(a, b) for other in found[1:] for a, b in zip(other, found[0], strict=True)) < 1e-9
 
 
 def test_clip_cov_draws_the_same_tokens_again() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 #: How each reason reads after "N tokens".
 REASONS: dict[str, str] = {
+    "unscored": "of answers without a reward have no numerator",
+    "rejected": "of rejected answers have no numerator",
+    "truncated": "of answers cut at the limit have no numerator",
     "correction": "lost their numerator to the correction from sampler to trainer",
     "off_policy": "of wrong answers that the policy no longer gives lost their numerator",
     "low_entropy": "of low entropy lost their numerator",

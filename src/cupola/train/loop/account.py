@@ -12,6 +12,7 @@ from torch import Tensor
 from cupola.core.config import Recipe
 from cupola.core.records import Group, GroupState, Outcome
 from cupola.train.ledger import Weighted, ledger_row, numerator_words, scale_row, scoped_row, shares, whitening_row
+from cupola.train.loop.advantage import Advantages
 from cupola.train.loop.batch import Batch
 from cupola.train.loop.loss import Loss
 from cupola.train.loop.plan import Plan
@@ -21,7 +22,7 @@ class StepBook:
     """One optimiser step, per row of the batch (N,): gradient weight of each term, and `sums` over the row's tokens.
 
     `left` counts the tokens that each mask took; `exact` (N,) are the norms of the rows' own gradients where they were
-    measured. The gradient norms and `learning_rate` are `None` where no step was taken.
+    measured. The gradient norms are `None` where nothing was forwarded, `learning_rate` where no step was taken.
     """
 
     def __init__(self, number: int, rows: int, terms: Sequence[str]) -> None:
@@ -49,6 +50,10 @@ class StepBook:
         if loss.correction is not None:
             self.corrections |= {row: loss.correction[k, : int(lengths[row])].cpu() for k, row in enumerate(rows)}
 
+    def weight(self, but: str = "") -> Tensor:
+        """Gradient weight of each row over all terms but one, (N,)."""
+        return torch.stack([weights for name, weights in self.weights.items() if name != but]).sum(0)
+
     @property
     def entropy(self) -> float | None:
         """Nats per token over the rows forwarded; `None` without an entropy term."""
@@ -72,16 +77,18 @@ class UpdateBook:
 
     def weight(self) -> Tensor:
         """Gradient weight of each row over all steps and terms, (N,)."""
-        return torch.stack([weights for step in self.steps for weights in step.weights.values()]).sum(0)
+        return torch.stack([step.weight() for step in self.steps]).sum(0)
 
 
 def ledger_rows(
-    plans: Sequence[Plan], book: UpdateBook, groups: Sequence[Group], spread: float | None, recipe: Recipe
+    batch: Batch,
+    advantages: Advantages,
+    plans: Sequence[Plan],
+    book: UpdateBook,
+    groups: Sequence[Group],
+    recipe: Recipe,
 ) -> list[dict[str, Any]]:
-    """A row per optimiser step and term; last, where the advantages have them, the batch's scale and whitening.
-
-    `spread` is what a whitening divided the advantages by.
-    """
+    """A row per optimiser step and term; last, where the advantages have them, the batch's scales and whitening."""
     objective = recipe.objective
     found = []
     for plan, step in zip(plans, book.steps, strict=True):
@@ -89,22 +96,32 @@ def ledger_rows(
         for name in plan.terms:
             row = _term_row(name, plan, step, groups, recipe)
             found.append({"update": step.number, **row, **passed})
-    rewards = [group.rewards for group in groups if group.state != "unscorable"]
     forwarded = len({row for plan in plans for row in plan.forward})
     whole = {"forwarded": forwarded, "skipped": book.rows - forwarded}
     if objective.scale != "none":
-        row = scale_row(objective.scale, objective.scale_epsilon, rewards, objective.why.scale)
-        found.append({"update": book.steps[-1].number, **row, **whole})
+        apart = [part.name for part in recipe.reward] if objective.combine == "apart" else [None]
+        for part, (rewards, counted) in zip(apart, advantages.compared, strict=True):
+            compared = [each for each in _by_group(rewards, counted, batch.groups) if len(each) > 1]
+            row = scale_row(objective.scale, objective.scale_epsilon, compared, objective.why.scale)
+            named = {} if part is None else {"part": part}
+            found.append({"update": book.steps[-1].number, **row, **named, **whole})
     if objective.whiten != "none":
-        row = whitening_row(objective.whiten, spread, rewards, objective.why.whiten)
+        counted_rows = _by_group(batch.rewards, batch.counted, batch.groups)
+        row = whitening_row(objective.whiten, advantages.spread, counted_rows, objective.why.whiten)
         found.append({"update": book.steps[-1].number, **row, **whole})
     return found
+
+
+def _by_group(rewards: Tensor, counted: Tensor, groups: Tensor) -> list[list[float]]:
+    """The counted rewards of each group that has any."""
+    found = [rewards[counted & (groups == group)].tolist() for group in groups.unique()]
+    return [each for each in found if each]
 
 
 def _term_row(name: str, plan: Plan, step: StepBook, groups: Sequence[Group], recipe: Recipe) -> dict[str, Any]:
     """One term's row; the policy's says too what lost its numerator, and the gradient shares where they were measured.
 
-    The exact shares are of the whole loss: a gradient of one row belongs to all its terms.
+    The exact shares are of the gradient of the policy's parameters, by all terms that reach them.
     """
     term, why = plan.terms[name], getattr(recipe.objective.why, name)
     rows = plan.rows.tolist()
@@ -114,7 +131,7 @@ def _term_row(name: str, plan: Plan, step: StepBook, groups: Sequence[Group], re
     row = scoped_row(row, term.scope, recipe.optim.minibatches)
     if name != "policy":
         return row
-    left = dict(step.left)
+    left = {**term.silent, **step.left}
     if step.corrections:
         left["correction"] = sum(int((each == 0).sum()) for each in step.corrections.values())
     if left:
@@ -161,6 +178,6 @@ def _discard_reason(batch: Batch, i: int, advantage: float, state: GroupState) -
         return "rejected"
     if batch.lengths[i] == 0:
         return "no_tokens"
-    if state in ("dead", "unscorable"):
-        return f"{state}_group"
+    if batch.dead[i] or state == "unscorable":
+        return "dead_group" if batch.dead[i] else "unscorable_group"
     return "truncated" if advantage != 0 else "zero_advantage"

@@ -26,12 +26,14 @@ from cupola.train.objectives import (
 class Advantages:
     """The advantage of each row, (N, 1), or of each token, (N, T), float64; 0 for a row that is not counted.
 
-    `spread` is what a whitening divided by. Of a critic, (N, T): `values_old` before the update, and the `returns` that
-    it learns.
+    `spread` is what a whitening divided by, `None` where it divided by nothing; `compared` are the rewards (N,) that
+    baseline and scale were taken from with the rows that counted (N,), once for each part where parts are apart. Of a
+    critic, (N, T): `values_old` before the update, and the `returns` that it learns.
     """
 
     values: Tensor
     spread: float | None = None
+    compared: tuple[tuple[Tensor, Tensor], ...] = ()
     values_old: Tensor | None = None
     returns: Tensor | None = None
 
@@ -43,24 +45,27 @@ def batch_advantages(batch: Batch, before: Before, recipe: Recipe) -> Advantages
         batch = replace(batch, rewards=batch.rewards - objective.beta * before.kl.double().sum(-1))
     if objective.baseline == "critic":
         return critic_advantages(batch, before, objective)
-    values = group_advantages(batch, recipe)[:, None]
+    values, compared = group_advantages(batch, recipe)
     if objective.kl_in == "token_reward" and before.kl is not None:
         counted = batch.mask & batch.counted[:, None]
         penalty = objective.beta * torch.where(counted, before.kl.double(), 0.0)
         values = torch.where(counted, values - penalty.flip(-1).cumsum(-1).flip(-1), 0.0)
-    return whitened(values, batch, objective)
+    return replace(whitened(values, batch, objective), compared=compared)
 
 
-def group_advantages(batch: Batch, recipe: Recipe) -> Tensor:
-    """One advantage per row, (N,)."""
+def group_advantages(batch: Batch, recipe: Recipe) -> tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]:
+    """One advantage per row, (N, 1), and what was compared."""
     objective = recipe.objective
     options = (objective.baseline, objective.scale, objective.scale_epsilon)
     if objective.combine == "apart":
         weights = torch.tensor([part.weight for part in recipe.reward])
         parts = torch.where(batch.counted[:, None], batch.parts, torch.nan)
-        return decoupled_advantages(parts, batch.groups, ~parts.isnan(), weights, *options)
+        scored = ~parts.isnan()
+        values = decoupled_advantages(parts, batch.groups, scored, weights, *options)
+        return values[:, None], tuple(zip(parts.unbind(1), scored.unbind(1), strict=True))
     rewards, counted = transformed(batch, objective)
-    return advantages(rewards, batch.groups, counted, *options, DEAD_TOLERANCE)
+    values = advantages(rewards, batch.groups, counted, *options, DEAD_TOLERANCE)
+    return values[:, None], ((rewards, counted),)
 
 
 def critic_advantages(batch: Batch, before: Before, objective: Objective) -> Advantages:
@@ -74,26 +79,27 @@ def critic_advantages(batch: Batch, before: Before, objective: Objective) -> Adv
     per_token = token_rewards(rewards, logp.double(), logp_ref.double(), mask, objective.beta)
     values, returns = gae(per_token, before.values.double(), mask, objective.critic.gamma, objective.critic.lam)
     made = whitened(values, batch, objective)
-    return Advantages(made.values, made.spread, before.values, returns)
+    return replace(made, values_old=before.values, returns=returns)
 
 
 def transformed(batch: Batch, objective: Objective) -> tuple[Tensor, Tensor]:
     """Rewards and which of them count: a group with fewer than k rewards has no pass@k."""
     if objective.transform == "none":
         return batch.rewards, batch.counted
-    counts = torch.zeros(int(batch.groups.max()) + 1).index_add(0, batch.groups, batch.counted.float())[batch.groups]
-    counted = batch.counted & (counts >= objective.pass_k)
     if objective.transform == "best_only":
-        return best_only(batch.rewards, batch.groups, counted), counted
+        return best_only(batch.rewards, batch.groups, batch.counted), batch.counted
+    counted = batch.counted & (batch.group_sizes >= objective.pass_k)
     return pass_at_k(batch.rewards, batch.groups, counted, objective.pass_k), counted
 
 
 def whitened(values: Tensor, batch: Batch, objective: Objective) -> Advantages:
     """Over rollouts (GDPO) divided alone; over tokens (REINFORCE++) centred too, so a dead group may leave its 0."""
-    if objective.whiten == "none" or int(batch.counted.sum()) < 2:
+    if objective.whiten == "none":
         return Advantages(values)
     if objective.whiten == "rollouts":
         row, counted = values[:, 0], batch.counted
+        if int(counted.sum()) < 2:
+            return Advantages(values)
         found = spread(row, counted, 1, 1e-4, "std")
         return Advantages(whiten(row, counted, 1, 1e-4, "std", center=False)[:, None], _number(found))
     mask = batch.mask & batch.counted[:, None]

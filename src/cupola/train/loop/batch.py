@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cupola.core.config import Objective
-from cupola.core.records import Content, Group, Rollout
-from cupola.train.objectives import KL_ESTIMATORS, RATIOS, within
+from cupola.core.records import DEAD_TOLERANCE, Content, Group, Rollout
+from cupola.train.objectives import KL_ESTIMATORS, RATIOS, dead_groups, within
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,9 +18,9 @@ class Batch:
     """All rollouts of a step, flat: N rows. An unscored row holds the reward NaN.
 
     `prompts` and `completions` are token ids, `sampler_logps` what the sampler said of each completion token.
-    `lengths`, `groups` (the index of each row's group), `rewards`, `scored`, `rejected` (see `loop.before`), `dead`
-    (whether its group is) and `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are the scores of
-    the parts in order, NaN for none.
+    `lengths`, `groups` (the index of each row's group), `rewards`, `scored`, `rejected` (see `without_rejected`),
+    `dead` (whether its group is) and `truncated` (whether it was cut at the limit) are (N,); `parts` (N, K) are the
+    scores of the parts in order, NaN for none.
     """
 
     prompts: list[list[int]]
@@ -64,6 +64,12 @@ class Batch:
         return self.scored & ~self.rejected
 
     @property
+    def group_sizes(self) -> Tensor:
+        """How many counted rows each row's group has, (N,)."""
+        sizes = torch.zeros(int(self.groups.max()) + 1, dtype=torch.long)
+        return sizes.index_add(0, self.groups, self.counted.long())[self.groups]
+
+    @property
     def mask(self) -> Tensor:
         """Where each row has a token, (N, T) bool; T is the longest row's length, at least 1."""
         return torch.arange(max(1, int(self.lengths.max()))) < self.lengths[:, None]
@@ -103,7 +109,7 @@ def without_rejected(batch: Batch, before: Before, objective: Objective) -> Batc
     """The batch with those rows marked whose ratio of trainer to sampler lies out of the band.
 
     A token that the sampler did not score (NaN) has ratio 1. What is rejected is known before the update, so it leaves
-    the baseline and the counts, as an unscored rollout does.
+    the baseline and the counts, as an unscored rollout does; whether a group is dead is asked of those that are left.
     """
     band = objective.masks.reject
     if band is None or before.logp is None:
@@ -111,4 +117,6 @@ def without_rejected(batch: Batch, before: Before, objective: Objective) -> Batc
     sampler = batch.padded(batch.sampler_logps).to(before.logp)
     sampler = torch.where(sampler.isnan(), before.logp, sampler)
     ratio = RATIOS[band.level](before.logp, sampler, batch.mask)
-    return replace(batch, rejected=~within(ratio, band.low, band.high).all(-1) & (batch.lengths > 0))
+    kept = replace(batch, rejected=~within(ratio, band.low, band.high).all(-1) & (batch.lengths > 0))
+    equal = dead_groups(kept.rewards, kept.groups, kept.counted, DEAD_TOLERANCE)
+    return replace(kept, dead=equal & (kept.group_sizes >= 2))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from cupola.core.records import RunFolderError
 from cupola.train.loop.update import Learner
@@ -32,14 +33,11 @@ def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
     """Write the checkpoint whole or not at all. Raises RunFolderError naming it."""
     with whole_folder(folder) as temporary:
         save_policy(learner.policy, temporary)
-        torch.save(learner.optimizer.state_dict(), temporary / "optimizer.pt")
         torch.save(_rng_state(), temporary / "rng.pt")
-        for name, module in _companions(learner).items():
-            torch.save(module.state_dict(), temporary / f"{name}.pt")
-        if learner.critic_optimizer is not None:
-            torch.save(learner.critic_optimizer.state_dict(), temporary / "critic_optimizer.pt")
+        for name, stateful in _stateful(learner).items():
+            torch.save(stateful.state_dict(), temporary / f"{name}.pt")
         counts = {"planned": learner.planned, "version": learner.version}
-        state = {**asdict(position), **counts, "entropy": learner.entropy.state()}
+        state = {**asdict(position), **counts, "bonus": learner.bonus.state()}
         (temporary / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
@@ -48,28 +46,44 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         weights = saved_weights(learner.policy, folder)
-        optimizer = torch.load(folder / "optimizer.pt", weights_only=True)
-        rng = torch.load(folder / "rng.pt", weights_only=True)
-        companions = {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in _companions(learner)}
-        critic = torch.load(folder / "critic_optimizer.pt", weights_only=True) if learner.critic else {}
-    except (OSError, EOFError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
-        raise RunFolderError(f"{folder}: checkpoint cannot be read: {error}") from error
+        bonus, planned, version = (state.pop(key) for key in ("bonus", "planned", "version"))
+        position, rng = Position(**state), _load(folder / "rng.pt")
+        for name, stateful in _stateful(learner).items():
+            stateful.load_state_dict(_load(folder / f"{name}.pt"))
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        UnpicklingError,
+        SafetensorError,
+    ) as error:
+        raise RunFolderError(f"{folder}: checkpoint cannot be read: {_first_line(error)}") from error
     if wrong := restore_policy(learner.policy, weights):
         raise RunFolderError(f"{folder}: checkpoint is of another model: {wrong[:3]}")
-    learner.optimizer.load_state_dict(optimizer)
-    for name, module in _companions(learner).items():
-        module.load_state_dict(companions[name])
-    if learner.critic_optimizer is not None:
-        learner.critic_optimizer.load_state_dict(critic)
-    learner.entropy.restore(state.pop("entropy"))
-    learner.planned, learner.version = state.pop("planned"), state.pop("version")
+    learner.bonus.restore(bonus)
+    learner.planned, learner.version = planned, version
     _restore_rng(rng)
-    return Position(**state)
+    return position
 
 
-def _companions(learner: Learner) -> dict[str, Module]:
-    """The models beside the policy that change during a run."""
-    found: dict[str, Module] = {} if learner.critic is None else {"critic": learner.critic}
+def _first_line(error: Exception) -> str:
+    """What an error says, or its kind where it says nothing."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _load(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return found
+
+
+def _stateful(learner: Learner) -> dict[str, Module | Optimizer]:
+    """What changes during a run beside the policy, by the name of its file."""
+    found: dict[str, Module | Optimizer] = {"optimizer": learner.optimizer}
+    if learner.critic is not None and learner.critic_optimizer is not None:
+        found |= {"critic": learner.critic, "critic_optimizer": learner.critic_optimizer}
     if learner.reference is not None and learner.reference.every is not None:
         found["reference"] = learner.reference.model
     return found

@@ -28,7 +28,7 @@ class Inputs:
 
     `tokens` and `mask` are (n, T), `advantages` (n, 1) or (n, T); `omega` (n,) and the coefficient of each term by its
     name. (n, T) or `None`: `logp_old` (on a batch's only update the old log-probabilities are the current ones),
-    `logp_ref` (without a KL term there is no reference), `logp_sampler` (without a correction), `keep` and `pays` (see
+    `logp_ref` (without a KL term), `logp_sampler` (without a correction), `keep` and `pays` (see
     `loop.keep`), and of the critic `values`, `values_old` and `returns`.
     """
 

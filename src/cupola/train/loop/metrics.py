@@ -8,6 +8,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from cupola.core.config import Objective
 from cupola.core.records import Group
 from cupola.train.loop.account import StepBook, UpdateBook
 from cupola.train.loop.advantage import Advantages
@@ -44,46 +45,48 @@ def update_metrics(batch: Batch, groups: Sequence[Group], plans: Sequence[Plan],
         found["kl"] = _share(book.total("kl").sum(), (passes * batch.lengths)[own].sum())
     if "entropy" in plans[0].terms:
         found["entropy_coef"] = book.entropy_coef
-    if batch.rejected.any():
-        found["sampling/rejected"] = int(batch.rejected.sum())
-    measured = [step.exact for step in book.steps if step.exact is not None]
-    return {**found, **(_exact_share(torch.stack(measured).sum(0), book.weight()) if measured else {})}
+    return {**found, **_exact_share(book.steps)}
 
 
-def before_metrics(batch: Batch, before: Before, advantages: Advantages) -> Metrics:
-    """The KL where it stands in the reward (k1, token mean), and how well the critic knew the returns.
+def before_metrics(batch: Batch, before: Before, advantages: Advantages, objective: Objective) -> Metrics:
+    """Who was rejected, the KL where it stands in the reward (k1, token mean), how well the critic knew the returns.
 
-    critic/explained_variance = 1 - Var(R - V) / Var(R)        over the counted rollouts' tokens
+    critic/vf_explained_var = 1 - Var(R - V) / Var(R)        over the counted rollouts' tokens
     """
-    found: Metrics = {}
+    found: Metrics = {} if objective.masks.reject is None else {"sampler/rejected": int(batch.rejected.sum())}
     mask = batch.mask & batch.counted[:, None]
     if before.kl is not None:
         found["kl"] = _share(before.kl[mask].sum(), mask.sum())
     if advantages.returns is not None and advantages.values_old is not None:
         returns, values = advantages.returns[mask], advantages.values_old[mask].double()
-        found["critic/value_mean"] = _share(values.sum(), mask.sum())
+        found["critic/values/mean"] = _share(values.sum(), mask.sum())
         unexplained = _share((returns - values).var(correction=0), returns.var(correction=0)) if len(returns) else None
-        found["critic/explained_variance"] = None if unexplained is None else 1 - unexplained
+        found["critic/vf_explained_var"] = None if unexplained is None else 1 - unexplained
     return found
 
 
 def _critic_metrics(steps: Sequence[StepBook]) -> Metrics:
     """TRL's `loss/value_avg`, with the coefficient, and the critic's own gradient norm."""
-    norms = [step.critic_grad_norm for step in steps if step.critic_grad_norm is not None]
-    if not norms:
+    if not any("value" in step.losses for step in steps):
         return {}
+    norms = [step.critic_grad_norm for step in steps if step.critic_grad_norm is not None]
     return {"loss/value_avg": mean(step.losses["value"] for step in steps), "critic/grad_norm": mean(norms)}
 
 
-def _exact_share(norms: Tensor, weights: Tensor) -> Metrics:
+def _exact_share(steps: Sequence[StepBook]) -> Metrics:
     """How well the weight at the log-probabilities predicts the share of the rows' own gradient norms.
 
     `ledger/exact_rank_correlation` is Spearman's over the rows that have either; `ledger/exact_distance` the total
-    variation between the two shares, 0 where they agree and 1 where they have no row in common.
+    variation between the two shares, 0 where they agree and 1 where they have no row in common. The value term is left
+    out: it moves the critic alone.
     """
+    measured = [(step.exact, step.weight(but="value")) for step in steps if step.exact is not None]
+    if not measured:
+        return {}
+    norms, weights = (torch.stack(each).sum(0) for each in zip(*measured, strict=True))
     rows = (norms > 0) | (weights > 0)
     if int(rows.sum()) < 2 or not norms.sum() > 0 or not weights.sum() > 0:
-        return {}
+        return {"ledger/exact_distance": None, "ledger/exact_rank_correlation": None}
     exact, predicted = norms[rows] / norms.sum(), weights[rows] / weights.sum()
     apart = len(exact.unique()) > 1 and len(predicted.unique()) > 1
     return {

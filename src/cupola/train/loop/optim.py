@@ -54,8 +54,18 @@ def learning_rate(settings: Optim, updates: int) -> Callable[[int], float]:
 def take_step(optimizer: Optimizer, rate: float, max_norm: float, where: str) -> float:
     """Clip the gradient, set the learning rate, step and clear; returns the norm before clipping.
 
-    Where the gradient is exactly 0 the weights stay as they are: momentum and weight decay would move them. Raises
-    NumericalError naming `where` for a norm that is not finite; the weights are then untouched too.
+    Errors: see `clipped_norm`.
+    """
+    norm = clipped_norm(optimizer, max_norm, where)
+    step_at(optimizer, rate, norm)
+    return norm
+
+
+def clipped_norm(optimizer: Optimizer, max_norm: float, where: str, key: str = "optim.learning_rate") -> float:
+    """Clip the gradient; returns its norm before.
+
+    Raises NumericalError naming `where`, and `key` as what to lower, for a norm that is not finite; the gradient is
+    then cleared and the weights are untouched.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
@@ -63,11 +73,18 @@ def take_step(optimizer: Optimizer, rate: float, max_norm: float, where: str) ->
         optimizer.zero_grad()
         raise NumericalError(
             f"{where}: the gradient's norm is {norm}; the update was refused and the weights are those before it "
-            "(lower optim.learning_rate, or look at the last recorded rollouts)"
+            f"(lower {key}, or look at the last recorded rollouts)"
         )
+    return norm
+
+
+def step_at(optimizer: Optimizer, rate: float, norm: float) -> None:
+    """Step at this learning rate and clear the gradient.
+
+    Where its norm is exactly 0 the weights stay as they are: momentum and weight decay would move them.
+    """
     if norm > 0:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
     optimizer.zero_grad()
-    return norm

@@ -42,6 +42,7 @@ class Term:
     counts: Counts
     omega: Tensor
     excluded: dict[str, int]
+    silent: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,11 @@ def _weighed(denominator: Denominator, batch: Batch, cut: Tensor, recipe: Recipe
     step = cut >= 0
     rule, scope = denominator.rule, denominator.scope
     counted = step if scope in ("update", "micro_batch") else torch.ones_like(step)
-    excluded = dict[str, int]()
-    for reason, rows in denominator.left_out.items() if objective.count == "surviving" else ():
+    excluded, silent = dict[str, int](), dict[str, int]()
+    for reason, rows in denominator.left_out.items():
+        if objective.count == "nominal":
+            silent[reason] = int(batch.lengths[counted & rows].sum())
+            continue
         excluded[reason] = int((counted & rows).sum())
         counted = counted & ~rows
     lengths = batch.lengths.masked_fill(_masked(batch, objective), 0)
@@ -138,7 +142,8 @@ def _weighed(denominator: Denominator, batch: Batch, cut: Tensor, recipe: Recipe
     else:
         share = recipe.optim.minibatches if scope == "generation" else 1
         weights = share * omega(rule, lengths, batch.groups, counted, counts, max_tokens, widths)
-    return Term(rule, scope, counts, torch.where(step, weights, 0.0), excluded)
+    silent = {reason: tokens for reason, tokens in silent.items() if tokens}
+    return Term(rule, scope, counts, torch.where(step, weights, 0.0), excluded, silent)
 
 
 def _masked(batch: Batch, objective: Objective) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupola.core.config import Objective
 
 
-class Entropy:
+class EntropyBonus:
     """c_H now. Adaptive, it is applied only where the last optimiser step's entropy was at or below the target.
 
         c_H <- min(c_H + step, high) where H <= target, else max(c_H - step, low)        after each optimiser step

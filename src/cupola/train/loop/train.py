@@ -49,14 +49,14 @@ def train_step(run: Run, step: int) -> Trained:
     batch = without_rejected(batch, before, recipe.objective)
     advantages = batch_advantages(batch, before, recipe)
     plans = plan_steps(batch, advantages.values, recipe)
-    book = learner.update(batch, advantages, plans)
+    book = learner.update(batch, before, advantages, plans)
     run.writer.receipt(step, run.collector.sampler.publish(learner.version))
 
     became = outcomes(batch, advantages.values, groups, plans, book)
     became |= {group.id: [Outcome(discard_reason="dynamic_sampling")] * len(group.rollouts) for group in vain}
     metrics = {
         **step_metrics([*groups, *vain], became, recipe.correctness_part()),
-        **before_metrics(batch, before, advantages),
+        **before_metrics(batch, before, advantages, recipe.objective),
         **update_metrics(batch, groups, plans, book),
         **run.selector.observe([*groups, *vain]),
         "groups/drawn": len(groups) + len(vain),
@@ -66,7 +66,7 @@ def train_step(run: Run, step: int) -> Trained:
         [*groups, *vain],
         became,
         run.logged.added_to(metrics),
-        ledger_rows(plans, book, groups, advantages.spread, recipe),
+        ledger_rows(batch, advantages, plans, book, groups, recipe),
     )
 
 

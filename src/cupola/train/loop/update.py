@@ -16,15 +16,16 @@ from cupola.train.loop.advantage import Advantages
 from cupola.train.loop.batch import Batch, Before
 from cupola.train.loop.keep import Kept, Seen, kept_tokens
 from cupola.train.loop.loss import Inputs, Loss, micro_loss
-from cupola.train.loop.optim import build_optimizer, learning_rate, take_step
+from cupola.train.loop.optim import build_optimizer, clipped_norm, learning_rate, step_at
 from cupola.train.loop.plan import Plan
-from cupola.train.loop.steer import Entropy
+from cupola.train.loop.steer import EntropyBonus
 from cupola.train.models import (
     Critic,
     Policy,
     Reference,
     Sequences,
     completion_logits,
+    logprobs,
     pad,
     per_token,
     to_device,
@@ -44,7 +45,7 @@ class Learner:
         self, policy: Policy, reference: Reference | None, recipe: Recipe, critic: Critic | None = None
     ) -> None:
         self.policy, self.reference, self.recipe, self.critic = policy, reference, recipe, critic
-        self.entropy = Entropy(recipe.objective)
+        self.bonus = EntropyBonus(recipe.objective)
         per_batch = recipe.optim.minibatches * recipe.optim.epochs
         self.rate = learning_rate(recipe.optim, recipe.run.steps * per_batch)
         self.optimizer = build_optimizer(recipe.optim, trainable(policy.model))
@@ -64,7 +65,7 @@ class Learner:
         )
 
     @torch.enable_grad()  # a reward function may have left gradients switched off
-    def update(self, batch: Batch, advantages: Advantages, plans: Sequence[Plan]) -> UpdateBook:
+    def update(self, batch: Batch, before: Before, advantages: Advantages, plans: Sequence[Plan]) -> UpdateBook:
         """Take the planned optimiser steps and book what each row weighed.
 
         With a single step the old log-probabilities are the current ones; several share those from before the first.
@@ -72,12 +73,13 @@ class Learner:
         book = UpdateBook(len(batch))
         if len(plans) > 1:
             rows = sorted({row for plan in plans for row in plan.forward})
-            book.logp_old = dict(zip(rows, self._logps(batch, rows), strict=True))
+            known = None if before.logp is None else [before.logp[i, : int(batch.lengths[i])] for i in rows]
+            book.logp_old = dict(zip(rows, known or self._logps(batch, rows), strict=True))
         for plan in plans:
             book.steps.append(self._step(batch, advantages, plan, book.logp_old))
         if len(plans) == 1:
             book.logp_old = book.steps[0].logp
-        book.entropy_coef = self.entropy.coef
+        book.entropy_coef = self.bonus.coef
         return book
 
     def _step(self, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]) -> StepBook:
@@ -102,13 +104,18 @@ class Learner:
         return step
 
     def _take(self, step: StepBook) -> None:
+        """Move policy and critic, or neither where the gradient of one is not finite."""
         rate, limit = self.rate(self.planned), self.recipe.optim.max_grad_norm
         where = f"optimiser step {self.planned}"
-        step.grad_norm = take_step(self.optimizer, rate, limit, where)
         if self.critic_optimizer is not None:
+            own = "objective.critic.learning_rate"
+            step.critic_grad_norm = clipped_norm(self.critic_optimizer, limit, f"{where}, critic", own)
+        step.grad_norm = clipped_norm(self.optimizer, limit, where)
+        step_at(self.optimizer, rate, step.grad_norm)
+        if self.critic_optimizer is not None and step.critic_grad_norm is not None:
             ratio = self.recipe.objective.critic.learning_rate / self.recipe.optim.learning_rate
-            step.critic_grad_norm = take_step(self.critic_optimizer, rate * ratio, limit, f"{where}, critic")
-        self.entropy.steer(step.entropy)
+            step_at(self.critic_optimizer, rate * ratio, step.critic_grad_norm)
+        self.bonus.steer(step.entropy)
         if step.grad_norm > 0:
             step.learning_rate = rate
             self.version += 1
@@ -143,7 +150,7 @@ class Learner:
             mask=sequences.mask,
             advantages=advantages.values[rows, :width].to(logits),
             omega={name: term.omega[rows].to(logits) for name, term in plan.terms.items()},
-            coef={"kl": objective.beta, "entropy": self.entropy.applied, "value": objective.critic.coef},
+            coef={"kl": objective.beta, "entropy": self.bonus.applied, "value": objective.critic.coef},
             logp_old=padded([logp_old[i] for i in rows]) if logp_old else None,
             logp_ref=padded(self._reference_logps(batch, rows)) if "kl" in plan.terms else None,
             logp_sampler=(
@@ -162,15 +169,17 @@ class Learner:
         objective = self.recipe.objective
         if not objective.masks.need_policy:
             return Kept()
-        counted = plan.terms["policy"].omega > 0
+        counted = (plan.terms["policy"].omega > 0) & batch.counted
         rows = counted.nonzero().squeeze(1).tolist()
+        if not rows:
+            return Kept()
 
         def forward(sequences: Sequences) -> Tensor:
             logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
             return torch.stack([token_logps(logits, sequences.tokens), token_entropy(logits)], -1)
 
         found = dict(zip(rows, self._ask(forward, batch, rows), strict=True))
-        nothing = torch.zeros(0)
+        nothing = found[rows[0]][:0, 0]
         logp, entropy = (
             batch.padded([found[i][:, k] if i in found else nothing for i in range(len(batch))]) for k in (0, 1)
         )
@@ -205,20 +214,22 @@ class Learner:
             ) from error
 
     def _logps(self, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
-        return self._scored(self.policy.model, batch, rows)
+        return self._logps_by(self.policy.model, batch, rows)
 
     def _reference_logps(self, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
         assert self.reference is not None  # there is one wherever the recipe has a KL
         with self.reference.speaking() as model:
-            return self._scored(model, batch, rows)
+            return self._logps_by(model, batch, rows)
 
-    def _scored(self, model: PreTrainedModel, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
-        temperature = self.recipe.sampling.temperature
-
-        def forward(sequences: Sequences) -> Tensor:
-            return token_logps(completion_logits(model, sequences, temperature), sequences.tokens)
-
-        return self._ask(forward, batch, rows)
+    def _logps_by(self, model: PreTrainedModel, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
+        return logprobs(
+            model,
+            [batch.prompts[i] for i in rows],
+            [batch.completions[i] for i in rows],
+            pad_id=self.policy.pad_id,
+            temperature=self.recipe.sampling.temperature,
+            micro_tokens=self.recipe.optim.micro_tokens,
+        )
 
     def _ask(self, forward: Callable[[Sequences], Tensor], batch: Batch, rows: Sequence[int]) -> list[Tensor]:
         """What `forward` says of these rows without gradient, (T_i, ...) each."""

@@ -34,8 +34,8 @@ class Critic(torch.nn.Module):
             position_ids=sequences.position_ids,
             use_cache=False,
         ).last_hidden_state[:, -length - 1 : -1]
-        values: Tensor = self.head(hidden).squeeze(-1)
-        return values if values.dtype == torch.float64 else values.float()
+        values: Tensor = self.head(hidden.to(self.head.weight)).squeeze(-1)
+        return values
 
 
 def critic_of(policy: Policy) -> Critic:
@@ -44,5 +44,6 @@ def critic_of(policy: Policy) -> Critic:
     It trains its head and what the policy trains of its own body: all of it, or an adapter.
     """
     critic = Critic(copy.deepcopy(policy.model.base_model), policy.model.config.hidden_size)
-    critic.head.to(device=policy.device, dtype=policy.model.dtype)
+    wide = torch.promote_types(policy.model.dtype, torch.float32)  # a value's small moves are lost in bfloat16
+    critic.head.to(device=policy.device, dtype=wide)
     return critic.eval()
