@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cupola.core.config import Objective, validate
-from cupola.train.objectives import RATIOS, SURROGATES, advantages, count, omega, weighted_sum
+from cupola.train.objectives import RATIOS, SURROGATES, advantages, constants_of, count, omega, weighted_sum
 
 #: What this loop knows; presets that have more are refused.
 PLAIN = {"transform": "none", "combine": "sum", "whiten": "none", "scope": "update", "count": "surviving"}
@@ -40,9 +40,9 @@ def policy_loss(
     weight = omega(objective.denominator, lengths, groups, counted, count(lengths, groups, counted), max_tokens)
 
     ratio = RATIOS[objective.ratio](logp, logp_old, mask)
-    surrogate = SURROGATES[objective.surrogate.kind]
-    constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
-    return weighted_sum(surrogate.loss(logp, ratio, advantage[:, None].to(logp), mask, constants), mask, weight)
+    constants = constants_of(objective.surrogate.model_dump())
+    loss = SURROGATES[objective.surrogate.kind].loss
+    return weighted_sum(loss(logp, ratio, advantage[:, None].to(logp), mask, constants), mask, weight)
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def standing(folder: Path) -> list[str]:
     [
         ("sampling.grup_size=3", "command line: sampling.grup_size: unknown key; did you mean group_size?"),
         ("run.steps=many", "command line: run.steps: input should be a valid integer, got 'many'"),
-        ("sampling.group_size=1", "command line: sampling.group_size: 1 leaves a group baseline nothing to compare"),
+        ("sampling.group_size=1", "command line: sampling.group_size: 1 makes groups that cannot be compared, so it"),
         ("data.file=q.jsonl", "command line: data.file: stands beside `task`; give one of the two"),
         ("data.task=aritmetic", "data.task: unknown task 'aritmetic'; did you mean 'arithmetic'?"),
         ("data.options={levls = [1]}", "data.options.levls: unknown key; did you mean levels?"),

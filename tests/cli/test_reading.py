@@ -178,3 +178,22 @@ def test_a_live_warning_ends_the_run_with_3_and_the_way_on(cupola: Cupola, work:
     state = {"pause": "paused", "stop": "stopped"}[on_warning]
     assert f"\n{state} at step " in done.out
     assert done.out.endswith("continue with: cupola resume runs/r\n")
+
+
+def test_ledger_of_masks_and_measured_gradients(cupola: Cupola, finished: Path) -> None:
+    """A second update of the same step: a mask, a correction that took nothing, and gradients that were measured."""
+    path = Layout(finished / "runs" / "r").ledger
+    row = next(row for row in reversed(read_jsonl(path)) if row["term"] == "policy")
+    masked = {
+        **row,
+        "update": row["update"] + 1,
+        "numerators": {"clip_cov": 12, "correction": 0},
+        "shares": {"correctness": {"right": 0.25, "wrong": 0.75}, "solve_rate": {"0": 1.0, "1": 0.0}},
+        "exact_shares": {"correctness": {"right": 0.4, "wrong": 0.6}, "solve_rate": {"0": 1.0, "1": 0.0}},
+    }
+    append(path, [masked])
+    shown = cupola(finished, "ledger", "runs/r").out
+    assert shown.count("without a numerator") == 1
+    assert "\n  tokens counted without a numerator: 12 by clip_cov\n" in shown
+    assert "\n  measured gradients (weights) by correctness: right 40% (25%), wrong 60% (75%)\n" in shown
+    assert "\n  measured gradients (weights) by solve rate: 0 100% (100%)\n" in shown

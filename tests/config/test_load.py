@@ -256,7 +256,32 @@ def test_a_fault_in_a_file_is_named_by_line(recipe: Path, old: str, new: str, te
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (["sampling.group_size=1"], "sampling.group_size: 1 leaves a group baseline nothing to compare with; use at"),
+        (
+            ["sampling.group_size=1"],
+            "sampling.group_size: 1 makes groups that cannot be compared, so it goes with base",
+        ),
+        (
+            ["sampling.group_size=1", "objective.baseline=batch_mean"],
+            "sampling.group_size: 1 makes groups that cannot be compared, so it goes with baseline 'critic' or 'none' "
+            "and scale 'none' alone; use at least 2",
+        ),
+        (
+            ["sampling.group_size=1", "objective.baseline=none", "sampling.max_batches=2"],
+            "sampling.max_batches: above 1 draws until enough groups differ within, which a group of 1 never does",
+        ),
+        (
+            ["sampling.group_size=1", "objective.baseline=none", "objective.transform=best_only"],
+            "sampling.group_size: 1 leaves transform 'best_only' no second answer; use at least 2",
+        ),
+        (
+            ["objective.transform=pass_at_k", "objective.pass_k=9"],
+            "objective.pass_k: is more than sampling.group_size = 8",
+        ),
+        (
+            ["objective.masks.kl_cov={}"],
+            "objective.masks.kl_cov: charges for leaving the policy that a batch began with, which its only optimiser "
+            "step has not left; take more optim.minibatches or optim.epochs",
+        ),
         (
             ["sampling.top_p=0.9"],
             "sampling.top_p: cuts the distribution that is sampled but not the one that is trained",

@@ -336,3 +336,64 @@ def test_as_many_right_as_wrong_are_not_solved() -> None:
     found = judge("dead_groups_taking_over", dead(0.5, 0.5, 1.0))
     assert found is not None
     assert (found.severity, found.values["reading"], found.values["no_signal"]) == ("warning", "mixed", 0.0)
+
+
+ONE = {**RECIPE, "sampling": {"max_tokens": 256, "group_size": 1}, "objective": {"baseline": "critic"}}
+CRITIC = {**RECIPE, "objective": {"baseline": "critic"}}
+OF_ONE = rows(groups__unscorable=[1.0] * 6, groups__dead=[0.0] * 6, groups__with_signal=[0.0] * 6, reward=[0.4] * 6)
+
+
+def test_groups_of_one_are_unscorable_by_definition_and_not_unscored() -> None:
+    assert judge("unscored", OF_ONE) is not None
+    assert judge("unscored", OF_ONE, recipe=ONE) is None
+
+
+def test_groups_of_one_without_a_reward_are_unscored_by_their_verdicts() -> None:
+    listed = [{**row, "reward": 0.4} for row in verdicts(groups=1.0, error=30.0)]
+    found = judge("unscored", listed, recipe=ONE)
+    assert found is not None
+    assert (found.severity, found.values["reading"]) == ("warning", "some")
+    assert found.values["rollouts"] == pytest.approx(0.3)
+    assert found.values["groups"] is None
+    lost = judge("unscored", rows(reward=[None] * 6, groups__unscorable=[1.0] * 6), recipe=ONE)
+    assert lost is not None
+    assert (lost.severity, lost.values["reading"]) == ("error", "undefined")
+
+
+@pytest.mark.parametrize(
+    ("objective", "asked"),
+    [
+        ({"baseline": "critic"}, False),
+        ({"baseline": "none"}, False),
+        ({"baseline": "batch_mean"}, False),
+        ({"baseline": "none", "transform": "best_only"}, True),
+        ({"baseline": "leave_one_out"}, True),
+        ({}, True),
+    ],
+)
+def test_equal_groups_are_dead_only_where_answers_of_a_group_are_compared(
+    objective: dict[str, str], asked: bool
+) -> None:
+    found = judge("dead_groups_taking_over", dead(0.1, 0.6, 0.7), recipe={**RECIPE, "objective": objective})
+    assert (found is not None) == asked
+
+
+def test_without_signal_a_critic_is_still_trained() -> None:
+    still = rows(grad_norm=[0.0] * 6, groups__with_signal=[0.0] * 6)
+    assert judge("no_gradient", still) is None
+    for recipe in (CRITIC, ONE):
+        found = judge("no_gradient", still, recipe=recipe)
+        assert found is not None
+        assert found.values["signal"] is None
+    lively = rows(loss=[0.0] * 6, grad_norm=[0.09] * 6, groups__with_signal=[0.0] * 6)
+    assert judge("loss_zero_benign", lively) is None
+    assert judge("loss_zero_benign", lively, recipe=CRITIC) is not None
+
+
+def test_ruin_in_groups_of_one() -> None:
+    """None of them counts as dead, so their share tells nothing: the reward does."""
+    listed = rows(correct__mean=RUIN, groups__dead=[0.0] * 20)
+    assert judge("policy_destroyed", listed) is None
+    found = judge("policy_destroyed", listed, recipe=ONE)
+    assert found is not None
+    assert found.values["dead"] is None

@@ -137,6 +137,12 @@ def test_verl_modes(mode: str, factor: int | None, value: int | None, numbers: s
     assert row(found, "scale").formula == "A = (r - b) / (std_g + 1e-06)"
 
 
+def test_verl_without_a_length_weighs_by_the_padded_width() -> None:
+    found = row(TRAINERS["verl"]("v.json", {f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}), "policy")
+    assert found.words[0].startswith("Every token of a micro-batch counts alike, and the less the longer the longest")
+    assert found.cut == "no: the padded width is that of what is forwarded together"
+
+
 @pytest.mark.parametrize(
     ("loss", "rule", "cut"),
     [
@@ -257,7 +263,7 @@ def test_names_without_a_number_stay() -> None:
         ("sapo", {"tau_pos": 1.0, "tau_neg": 1.05}, ["SAPO's"]),
         ("clip_cov", {"fraction": 2e-4, "low": 1.0, "high": 5.0}, ["Clip-Cov's"]),
         ("kl_cov", {"fraction": 2e-4, "coef": 1.0}, ["KL-Cov's for its 32B model", "KL-Cov's"]),
-        ("critic", {"value_clip": None}, []),
+        ("critic", {"value_clip": 0.0}, []),
         ("reinforce", {}, []),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cupola.core.config.objective import Denominator
 from cupola.train import objectives
-from cupola.train.ledger import RULES, Weighted, ledger_row, shares, weight
+from cupola.train.ledger import RULES, Weighted, ledger_row, numerator_words, shares, weight
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 4), st.booleans()), min_size=1, max_size=20
@@ -129,3 +129,12 @@ def test_quartiles_are_of_the_rollouts_shortest_first(lengths: list[int]) -> Non
     assert list(found["length"]) == ["q1", "q2", "q3", "q4"]
     for share in found["length"].values():
         assert len(lengths) // 4 <= round(share * len(lengths)) <= -(-len(lengths) // 4)
+
+
+def test_numerator_words() -> None:
+    stay = "they stay in the count, so the step is smaller by what they would have added."
+    assert numerator_words("off_policy", 5, 40) == (
+        "5 tokens of answers with A < 0 that the policy no longer gives lost their numerator, 12.5% of those counted: "
+        f"{stay}"
+    )
+    assert numerator_words("clip_cov", 2, 0) == f"2 tokens of high covariance lost their numerator: {stay}"

@@ -92,9 +92,30 @@ def test_nothing_leaves_where_nothing_is_clipped_or_masked() -> None:
 
 
 def test_kl_cov_pays_inside_the_policy_term() -> None:
-    found = explained({"masks": {"kl_cov": {}}})
+    found = explained({"masks": {"kl_cov": {}}}, optim={"minibatches": 2})
     assert "pay a penalty inside this term" in words(found, "policy")
     assert any(notice.startswith("kl_cov: fraction") for notice in found.notices)
+
+
+@pytest.mark.parametrize("bound", ["truncate", "mask"])
+def test_a_weight_of_tokens_scales_the_answer_whose_gradient_they_share(bound: str) -> None:
+    correction = {"level": "token", "bound": bound}
+    for objective in ({"preset": "gspo"}, {"surrogate": {"kind": "gmpo"}}):
+        said = words(explained({**objective, "correction": correction}), "policy")
+        assert "the mean weight of an answer scales the answer" in said
+        assert "tokens whose weight from sampler to trainer" not in said
+    for objective in ({}, {"preset": "cispo", "ratio": "sequence"}):
+        assert "scales the answer" not in words(explained({**objective, "correction": correction}), "policy")
+    assert "scales the answer" not in words(explained({"preset": "gspo"}), "policy")
+
+
+@pytest.mark.parametrize(
+    ("kind", "lora", "off"), [("start", True, True), ("adapter_off", True, True), ("start", False, False)]
+)
+def test_the_reference_of_an_adapter_is_the_policy_without_it(kind: str, lora: bool, off: bool) -> None:
+    model = {"lora": {}} if lora else {}
+    said = words(explained({"beta": 0.1, "reference": {"kind": kind}}, model=model), "kl")
+    assert ("The reference is the policy without its adapter." in said) == off
 
 
 def test_rejected_answers_leave_baseline_and_count() -> None:

@@ -154,6 +154,17 @@ def test_a_described_loop() -> None:
     assert found.unreasoned == ["why.policy", "why.kl", "why.old"]
 
 
+def test_a_described_rule_says_whether_it_depends_on_the_cut() -> None:
+    table = {"loss": dict(zip(RULES, RULES, strict=True)), "supervised": {f"sft {rule}": rule for rule in SUPERVISED}}
+    found = TRAINERS["loop"]("loop.toml", table).denominators
+    assert {row.term for row in found if row.cut.startswith("no: ")} == {"padded", "sft micro_token_mean"}
+    assert {row.cut for row in found if not row.cut.startswith("no: ")} == {
+        "yes, where the whole optimiser step is counted"
+    }
+    (padded,) = (row for row in found if row.term == "padded")
+    assert padded.accumulation == padded.world == "the padded width is that of what is forwarded together"
+
+
 def test_every_rule_can_be_described() -> None:
     for section, rules in {"supervised": SUPERVISED, "evaluation": AVERAGES}.items():
         for rule in rules:

@@ -181,7 +181,7 @@ def test_kl_cov_may_charge_a_row_of_advantage_0_so_it_is_forwarded() -> None:
     advantages = ONES.clone()
     advantages[0] = 0
     assert micro(advantages, {"micro_rollouts": 6}) == [[1, 2, 4]]
-    assert micro(advantages, {"micro_rollouts": 6}, masks={"kl_cov": {}}) == [[0, 1, 2, 4]]
+    assert micro(advantages, {"micro_rollouts": 6, "epochs": 2}, masks={"kl_cov": {}}) == [[0, 1, 2, 4]]
 
 
 def test_a_cut_by_tokens_is_of_the_whole_step() -> None:

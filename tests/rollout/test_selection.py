@@ -111,19 +111,19 @@ def test_the_metrics_are_of_how_the_step_was_drawn() -> None:
     selector.draw(0, 4)
     first = selector.observe([group(PROMPTS[0], 1, 3), group(PROMPTS[1], 4, 0)])
     assert first == {
-        "selection/known": 0.0,
-        "selection/mean_rate": None,
-        "selection/drawn_rate": None,
-        "selection/explored": 0.25,
+        "groups/selection_known": 0.0,
+        "groups/selection_rate": None,
+        "groups/selection_drawn_rate": None,
+        "groups/selection_explored": 0.25,
     }
     selector.draw(1, 4)
     assert selector.observe([]) == {
-        "selection/known": 0.5,
-        "selection/mean_rate": 0.625,
-        "selection/drawn_rate": 0.625,
-        "selection/explored": 0.25,
+        "groups/selection_known": 0.5,
+        "groups/selection_rate": 0.625,
+        "groups/selection_drawn_rate": 0.625,
+        "groups/selection_explored": 0.25,
     }
-    assert selector.observe([])["selection/explored"] is None
+    assert selector.observe([])["groups/selection_explored"] is None
 
 
 def test_a_steps_later_batches_ask_other_prompts_until_none_is_left() -> None:

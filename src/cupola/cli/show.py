@@ -123,15 +123,40 @@ def ledger(rows: Sequence[Mapping[str, Any]], title: str, json_wanted: bool) -> 
         out = ", ".join(f"{n} {why}" for why, n in row["excluded"].items()) or "nothing"
         counted = ", ".join(f"{n} {name}" for name, n in row["counted"].items())
         lines(
-            f"update {row['update']}, {row['term']}: {row['formula']}; the shared part is {value}",
+            f"update {row['update']}, {_term(row)}: {row['formula']}; the shared part is {value}",
             f"  counted {counted}; left out {out}; "
             f"forwarded {row['forwarded']} of {row['forwarded'] + row['skipped']} rollouts",
+            *_numerators(row),
+            *_exact(row),
         )
-    terms = {row["term"]: row for row in rows}
-    for term in terms.values():
-        lines(f"\n{term['term']}: {term['rule']}, in update {term['update']}", style="bold")
-        lines(*(f"  {sentence}" for sentence in term["words"]), *_why(term["why"]))
-    _unreasoned([f"objective.why.{name}" for name, term in terms.items() if not term["why"]], "set the key to give one")
+    for term, row in {_term(row): row for row in rows}.items():
+        lines(f"\n{term}: {row['rule']}, in update {row['update']}", style="bold")
+        lines(*(f"  {sentence}" for sentence in row["words"]), *_why(row["why"]))
+    unreasoned = dict.fromkeys(f"objective.why.{row['term']}" for row in rows if not row["why"])
+    _unreasoned(list(unreasoned), "set the key to give one")
+
+
+def _term(row: Mapping[str, Any]) -> str:
+    """A ledger row's term, plain; of a scale by part, whose it is."""
+    return plain(f"{row['term']} of {row['part']}" if "part" in row else row["term"])
+
+
+def _numerators(row: Mapping[str, Any]) -> list[str]:
+    """The tokens that a row counts but that have no numerator, by reason."""
+    lost = ", ".join(f"{tokens} by {reason}" for reason, tokens in row.get("numerators", {}).items() if tokens)
+    return [f"  tokens counted without a numerator: {lost}"] if lost else []
+
+
+def _exact(row: Mapping[str, Any]) -> list[str]:
+    """Shares of the answers' own gradients where they were measured, beside those of the weight."""
+    exact, weight = row.get("exact_shares") or {}, row["shares"] or {}
+
+    def told(name: str) -> str:
+        beside = weight.get(name, {})
+        shown = {band: share for band, share in exact[name].items() if share or beside.get(band)}
+        return ", ".join(f"{band} {share:.0%} ({number(beside.get(band), '.0%')})" for band, share in shown.items())
+
+    return [f"  measured gradients (weights) by {name.replace('_', ' ')}: {told(name)}" for name in exact]
 
 
 def explanation(found: Explanation, json_wanted: bool) -> None:
@@ -202,7 +227,7 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
         f"  verdicts: {', '.join(verdicts)}",
         f"  prompts with signal {found['groups/with_signal']:.0%}; dead groups {found['groups/dead']:.0%} "
         f"(all right {found['groups/dead_right']:.0%}, all wrong {found['groups/dead_wrong']:.0%}); "
-        f"without a reward {found['groups/unscorable']:.0%}",
+        f"with fewer than two rewards {found['groups/unscorable']:.0%}",
         f"  length {number(found['completions/mean_length'], '.1f')} tokens, "
         f"{number(found['completions/clipped_ratio'], '.0%')} cut; entropy {number(found['entropy'], '.3f')}",
         f"  sampling takes {found['sampling_seconds_per_step']:.2g} s per step ({found['tokens_per_second']:,.0f} "

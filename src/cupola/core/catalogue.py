@@ -77,8 +77,8 @@ ENGLISH: dict[str, Wording] = {
     ),
     "unscored.some": Wording(
         "Many answers get no reward",
-        "[Up to {rollouts:.0%} of the answers got no reward; ]{groups:.0%} of the groups had fewer than two rewards "
-        "(steps {since} to {until})[; verdicts without a score mostly have the status `{status}`].",
+        "At steps {since} to {until} answers got no reward[: up to {rollouts:.0%} of them][; {groups:.0%} of the "
+        "groups had fewer than two rewards][; verdicts without a score mostly have the status `{status}`].",
         "What fails is seldom a fair sample: long or odd answers fail more often, so the baseline of every group that "
         "lost one is biased. `error`: the verifier raised; `timeout`: it took too long; `gold_bad`: it cannot read the "
         "reference answer; `skipped`: the reward function returned `None`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from cupola.core.config.dotted import leaves, walk
 from cupola.core.config.faults import told
-from cupola.core.config.presets import PRESETS
+from cupola.core.config.presets import with_preset
 from cupola.core.config.recipe import Recipe
 from cupola.core.records import RecipeError
 
@@ -37,13 +38,13 @@ def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tupl
     for path in paths:
         table, lines = read_recipe(path)
         _merge(merged, table)
-        _forget(origin, [key for key, value in _walk(table) if not isinstance(value, dict)])
-        origin.update({key: _at(path, lines, key) for key, _ in _walk(table)})
+        _forget(origin, [key for key, value in walk(table) if not isinstance(value, dict)])
+        origin.update({key: _at(path, lines, key) for key, _ in walk(table)})
     for override in overrides:
         key, value = _parse_override(override)
         _set(merged, key, value)
         _forget(origin, [key])
-        origin.update({name: "command line" for name, _ in _walk(value, key)})
+        origin.update({name: "command line" for name, _ in walk(value, key)})
         for around in accumulate(key.split(".")[:-1], "{}.{}".format):  # tables that the override itself made
             origin.setdefault(around, "command line")
     recipe = validate(merged, kind, origin)
@@ -109,21 +110,6 @@ def _at(path: Path, lines: Mapping[str, int], key: str) -> str:
     return f"{path}:{lines[key]}" if key else str(path)
 
 
-def _walk(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Each dotted key below `key` with its value, the tables themselves included; `reward.0` is a list's first."""
-    yield key, value
-    for name, inner in _inner(value):
-        yield from _walk(inner, f"{key}.{name}" if key else name)
-
-
-def _inner(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return list(value.items())
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return [(str(index), each) for index, each in enumerate(value)]
-    return []
-
-
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
@@ -172,8 +158,13 @@ def _entry(entries: list[Any], index: str, key: str) -> Any:
 
 def _provenance(recipe: BaseModel, given: Mapping[str, Any], origin: Mapping[str, str]) -> Provenance:
     """Where each leaf of the recipe came from: its origin if it was given, else its preset or the default."""
-    preset = getattr(getattr(recipe, "objective", None), "preset", "")
-    fallback = {key: f"preset {preset}" for key, _ in _walk(PRESETS.get(preset, {}), "objective")}
-    set_by_user = {key for key, _ in _walk(given)}
-    leaves = [key for key, value in _walk(recipe.model_dump(mode="json")) if not _inner(value)]
-    return {key: origin[key] if key in set_by_user else fallback.get(key, "default") for key in leaves}
+    preset = getattr(getattr(recipe, "objective", None), "preset", None)
+    put_in = {} if preset is None else leaves(with_preset(preset, given.get("objective", {})), "objective")
+    set_by_user = {key for key, _ in walk(given)}
+
+    def source(key: str, value: Any) -> str:
+        if key in set_by_user:
+            return origin[key]
+        return f"preset {preset}" if key in put_in and put_in[key] == value else "default"
+
+    return {key: source(key, value) for key, value in leaves(recipe.model_dump(mode="json")).items()}

@@ -1,129 +1,30 @@
-"""The objective's part of a recipe: the five decisions, the terms, and what leaves them."""
+"""The objective's part of a recipe: the five decisions, its terms, and which decisions go together."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from cupola.core.config.objective_tables import AdaptiveEntropy, Correction, Critic, Masks, Reference, Why
 from cupola.core.config.presets import PRESETS, with_preset
-from cupola.core.config.section import Misfit, NotNegative, Positive, PositiveInt, Section, Share
-from cupola.core.config.surrogate import SURROGATES, AnySurrogate, Clipped, Ratio, check_level
-
-
-class Why(Section):
-    """Why each denominator is what it is; those without a reason are listed by `cupola ledger`."""
-
-    policy: str | None = Field(None, description="Reason for the policy term's denominator.")
-    kl: str | None = Field(None, description="Reason for the KL term's denominator.")
-    entropy: str | None = Field(None, description="Reason for the entropy term's denominator.")
-    value: str | None = Field(None, description="Reason for the value term's denominator.")
-    scale: str | None = Field(None, description="Reason for the advantage's scale.")
-    whiten: str | None = Field(None, description="Reason for the whitening.")
-
+from cupola.core.config.section import Misfit, NotNegative, PositiveInt, Section, changed
+from cupola.core.config.surrogate import PER_ANSWER, SURROGATES, AnySurrogate, Clipped, Ratio, check_level
 
 Denominator = Literal["sequence_mean", "token_mean", "constant", "prompt_mean", "sequence_sum", "token_sum", "padded"]
 Scope = Literal["update", "batch", "generation", "micro_batch"]
 Baseline = Literal["group_mean", "leave_one_out", "batch_mean", "critic", "none"]
 Scale = Literal["group_std", "batch_std", "group_mean", "none"]
 
-
-class Correction(Section):
-    """Importance weights between the sampler's log-probabilities and the trainer's, where the two differ."""
-
-    level: Literal["none", "token", "sequence", "sequence_product"] = Field(
-        "none", description="Level of the weight; `none` takes the sampler for exact."
-    )
-    bound: Literal["truncate", "mask"] = Field(
-        "truncate", description="What a weight out of bounds becomes: the bound (TIS), or 0 (MIS, IcePop)."
-    )
-    low: Share = Field(0.0, description="Smallest weight.")
-    high: Annotated[float, Field(ge=1, le=1e6)] = Field(2.0, description="Largest weight.")
+#: Decisions against each other: where the first holds, the key is refused with the text.
+Rules = tuple[tuple[object, str, str], ...]
 
 
-class Critic(Section):
-    """The critic of `baseline = "critic"`: a model of its own, which starts as the policy's body with a new head."""
+class TermRule(NamedTuple):
+    """How a term of the loss is averaged: its denominator's rule, and what that counts over."""
 
-    gamma: Share = Field(1.0, description="Discount per token.")
-    lam: Share = Field(0.95, description="Lambda of GAE; 1 is returns minus values, 0 the one-step error.")
-    value_clip: Positive | None = Field(0.2, description="How far a value may move in one batch; absent: no limit.")
-    coef: Positive = Field(1.0, description="Coefficient c_V of the value term.")
-    learning_rate: Positive = Field(1e-5, description="The critic's own; the rest of `optim` is shared.")
-
-
-class Reference(Section):
-    """The policy that the KL term holds the trained one near."""
-
-    kind: Literal["start", "moving", "adapter_off"] = Field(
-        "start",
-        description="The starting policy, a copy; an average that moves after the policy, a copy; or the policy with "
-        "its adapter switched off, no copy. With `model.lora`, `start` is that one too.",
-    )
-    every: PositiveInt = Field(512, description="Optimiser steps between two moves of a moving reference.")
-    mixup: Share = Field(0.6, description="The policy's share in a move: ref = mixup * policy + (1 - mixup) * ref.")
-
-
-class AdaptiveEntropy(Section):
-    """An entropy coefficient that rises while the policy's entropy is at or below the target, and falls above it."""
-
-    target: Positive = Field(0.2, description="Nats per token; above it the bonus is not applied.")
-    step: Positive = Field(0.005, description="Change of the coefficient per optimiser step.")
-    low: NotNegative = Field(0.0, description="Smallest coefficient.")
-    high: NotNegative = Field(1.0, description="Largest coefficient.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> AdaptiveEntropy:
-        if self.low >= self.high:
-            raise Misfit("low", f"must be below high = {self.high:g}")
-        return self
-
-
-class Reject(Section):
-    """Rollouts on which sampler and trainer disagree too much: they leave the baseline and the policy's count."""
-
-    level: Literal["sequence", "sequence_product"] = Field("sequence", description="Level of the ratio.")
-    low: Share = Field(0.5, description="Smallest ratio of trainer to sampler.")
-    high: Annotated[float, Field(ge=1, le=1e6)] = Field(2.0, description="Largest ratio.")
-
-
-class ClipCov(Section):
-    """Clip-Cov: a few tokens whose covariance of advantage and log-probability is high lose their gradient."""
-
-    fraction: Annotated[float, Field(gt=0, le=1)] = Field(2e-4, description="Share of the update's tokens drawn.")
-    low: float = Field(1.0, description="Tokens with a covariance above this are drawn from.")
-    high: float = Field(5.0, description="And below this.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ClipCov:
-        if self.low >= self.high:
-            raise Misfit("low", f"must be below high = {self.high:g}")
-        return self
-
-
-class KlCov(Section):
-    """KL-Cov: the tokens of highest covariance pay `coef` * |log pi - log pi_old|."""
-
-    fraction: Annotated[float, Field(gt=0, le=1)] = Field(2e-4, description="Share of the update's tokens.")
-    coef: Positive = Field(1.0, description="What they pay per nat (the paper 1, verl's configuration 0.1).")
-
-
-class Masks(Section):
-    """What loses its policy gradient and stays in every count; statistics are over the whole optimiser step."""
-
-    reject: Reject | None = Field(None, description="Rollouts whose sampler and trainer disagree leave (absent: none).")
-    off_policy: NotNegative | None = Field(
-        None, description="Drop rollouts with A < 0 that the policy has left by more nats per token (absent: none)."
-    )
-    top_entropy: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Share of the tokens, those of highest entropy, that keep their policy gradient."
-    )
-    clip_cov: ClipCov | None = Field(None, description="Clip-Cov (absent: off).")
-    kl_cov: KlCov | None = Field(None, description="KL-Cov (absent: off).")
-
-    @property
-    def need_policy(self) -> bool:
-        """Whether a mask asks for the current policy's log-probabilities or entropies."""
-        return self.off_policy is not None or self.top_entropy < 1 or bool(self.clip_cov or self.kl_cov)
+    denominator: Denominator
+    scope: Scope
 
 
 class Objective(Section):
@@ -135,7 +36,9 @@ class Objective(Section):
         "sum", description="Whether baseline and scale are taken of the summed reward, or of each part apart (GDPO)."
     )
     transform: Literal["none", "pass_at_k", "best_only"] = Field(
-        "none", description="What the total reward becomes first: the unbiased pass@k value, or the best's lead."
+        "none",
+        description="What the total reward becomes first: the unbiased pass@k value, or the best's lead, which takes "
+        "no baseline.",
     )
     pass_k: PositiveInt = Field(1, description="k of `pass_at_k`; at most the group size.")
     whiten: Literal["none", "rollouts", "tokens"] = Field(
@@ -165,13 +68,15 @@ class Objective(Section):
         True, description="Whether dead groups' rollouts stay in the policy term's count, and in it alone."
     )
     correction: Correction = Field(default_factory=Correction, description="Weights from sampler to trainer.")
-    masks: Masks = Field(default_factory=Masks, description="Further rollouts and tokens that leave the policy term.")
+    masks: Masks = Field(default_factory=Masks, description="What else leaves the policy term, or pays in it.")
     mask_truncated: bool = Field(
         False, description="Leave completions cut at `max_tokens` out of every term; they stay in the baseline."
     )
     beta: NotNegative = Field(0.0, description="KL coefficient; 0 loads no reference model.")
     kl_estimator: Literal["k1", "k2", "k3", "abs", "k1+", "k3+"] = Field(
-        "k3", description="Estimator of KL(policy, reference) in the loss; `+` takes the gradient of k2."
+        "k3",
+        description="Estimator of KL(policy, reference); `+` takes the gradient of k2. A KL in the reward is k1, and "
+        "by default says so.",
     )
     kl_in: Literal["loss", "reward", "token_reward"] = Field(
         "loss",
@@ -195,7 +100,12 @@ class Objective(Section):
         if not isinstance(values, dict):
             return values
         name = values.get("preset", "grpo")
-        return with_preset(name, values) if isinstance(name, str) and name in PRESETS else values
+        if not isinstance(name, str) or name not in PRESETS:
+            return values
+        merged = with_preset(name, values)
+        if "kl_estimator" not in values and merged.get("kl_in", "loss") != "loss":
+            merged["kl_estimator"] = "k1"
+        return merged
 
     @field_validator("preset")
     @classmethod
@@ -207,52 +117,142 @@ class Objective(Section):
     @model_validator(mode="after")
     def _goes_together(self) -> Objective:
         check_level(self.surrogate, self.surrogate.kind, self.ratio)
-        per_token = next((key for key, on in self._per_token().items() if on), None)
-        if per_token and self.ratio in ("sequence", "sequence_product"):
-            raise Misfit(
-                "ratio", f"{self.ratio!r} clips a whole answer, but {per_token} gives each token its own advantage"
-            )
-        if per_token and self.surrogate.kind == "gmpo":
-            raise Misfit("surrogate", f"gmpo takes one advantage per answer, but {per_token} gives one per token")
+        rules = (*self._advantage_rules(), *self._token_rules(), *self._term_rules())
+        for refused, key, text in rules:
+            if refused:
+                raise Misfit(key, text)
         return self
 
     @model_validator(mode="after")
-    def _critic_goes_with(self) -> Objective:
-        if self.baseline != "critic":
-            return self
-        for key, only in {"scale": "none", "combine": "sum", "transform": "none"}.items():
-            if getattr(self, key) != only:
-                raise Misfit(key, f"the critic's advantages know no {key} but {only!r}; `whiten` divides them")
-        if self.whiten == "rollouts":
-            raise Misfit("whiten", "the critic's advantages are per token: 'tokens' or 'none'")
+    def _all_is_used(self) -> Objective:
+        chosen = changed(self, PRESETS[self.preset])
+        for used, what, keys in self._uses():
+            idle = [key for key in chosen if key.startswith(keys)]
+            if idle and not used:
+                raise Misfit(idle[0], f"is of no use without {what}; set that, or leave this out")
         return self
 
-    @model_validator(mode="after")
-    def _kl_goes_with(self) -> Objective:
-        if self.kl_in == "loss" or self.beta == 0:
-            return self
-        for key, unset in {"kl_ratio": "none", "kl_denominator": None}.items():
-            if getattr(self, key) != unset:
-                raise Misfit(key, f"belongs to a KL in the loss, but kl_in is {self.kl_in!r}")
-        if self.kl_in == "reward" and self.combine == "apart":
-            raise Misfit("kl_in", "'reward' is taken from the summed reward, but combine = 'apart' sums none")
-        if self.kl_in == "reward" and self.scale in ("group_std", "group_mean"):
-            raise Misfit(
+    def _advantage_rules(self) -> Rules:
+        """Baseline, scale, transform and whitening."""
+        critic, apart, token = self.baseline == "critic", self.combine == "apart", self.per_token
+        known = "the critic's advantages know no {0} but {1!r}; `whiten` divides them"
+        return (
+            (critic and self.scale != "none", "scale", known.format("scale", "none")),
+            (critic and apart, "combine", known.format("combine", "sum")),
+            (critic and self.transform != "none", "transform", known.format("transform", "none")),
+            (
+                apart and self.transform != "none",
+                "transform",
+                f"{self.transform!r} is of the summed reward, but combine = 'apart' sums none",
+            ),
+            (
+                self.transform == "best_only" and self.baseline != "none",
+                "baseline",
+                f"{self.baseline!r} does not go with transform = 'best_only': the best's lead is measured from the "
+                "second best already; take 'none'",
+            ),
+            (
+                token and self.whiten == "rollouts",
+                "whiten",
+                f"'rollouts' takes one advantage per answer, but {token} gives each token its own; take 'tokens' or "
+                "'none'",
+            ),
+        )
+
+    def _token_rules(self) -> Rules:
+        """What gives or takes single tokens, against what binds an answer's tokens together."""
+        kind, token, masks = self.surrogate.kind, self.per_token, self.masks
+        bound = f"surrogate {kind!r}" if kind == "gmpo" else f"ratio {self.ratio!r}"
+        whole = self.ratio in self.surrogate.whole
+        inert = f"takes single tokens, but with {bound} the gradient of each stands in all entries of its answer; "
+        inert += "take ratio 'token' or 'sequence_token'" if kind != "gmpo" else "take another surrogate"
+        return (
+            (
+                token and self.ratio in PER_ANSWER,
+                "ratio",
+                f"{self.ratio!r} clips a whole answer, but {token} gives each token its own advantage",
+            ),
+            (
+                token and kind == "gmpo",
+                "surrogate",
+                f"gmpo takes one advantage per answer, but {token} gives one per token",
+            ),
+            (whole and masks.top_entropy < 1, "masks.top_entropy", inert),
+            (whole and masks.clip_cov, "masks.clip_cov", inert),
+            (
+                masks.clip_cov and masks.kl_cov,
+                "masks.kl_cov",
+                "stands beside clip_cov: the same tokens cannot lose their gradient and pay; keep one",
+            ),
+        )
+
+    def _term_rules(self) -> Rules:
+        """KL, entropy and the count."""
+        in_reward, place = self.beta > 0 and self.kl_in != "loss", self.kl_in
+        steered = self.adaptive_entropy
+        return (
+            (
+                in_reward and self.kl_estimator != "k1",
+                "kl_estimator",
+                f"{self.kl_estimator!r} is of a KL in the loss; with kl_in = {place!r} it is 'k1': take that, or leave "
+                "this out",
+            ),
+            (
+                in_reward and place == "reward" and self.combine == "apart",
+                "kl_in",
+                "'reward' is taken from the summed reward, but combine = 'apart' sums none",
+            ),
+            (
+                in_reward and place == "reward" and self.scale in ("group_std", "group_mean"),
                 "kl_in",
                 f"'reward' with scale {self.scale!r} makes a full-size advantage of the KL alone in a group of equal "
                 "rewards; take 'token_reward' or 'loss', or scale 'none'",
-            )
-        return self
+            ),
+            (
+                steered and not steered.low <= self.entropy_coef <= steered.high,
+                "entropy_coef",
+                "is where c_H begins, so it must lie within low and high of adaptive_entropy",
+            ),
+            (
+                self.count == "nominal" and not self.count_dead,
+                "count_dead",
+                'false takes dead groups out of the count, but count = "nominal" keeps all',
+            ),
+        )
 
-    @model_validator(mode="after")
-    def _counted_one_way(self) -> Objective:
-        if self.count == "nominal" and not self.count_dead:
-            raise Misfit("count_dead", 'false takes dead groups out of the count, but count = "nominal" keeps all')
-        return self
+    def _uses(self) -> tuple[tuple[bool, str, tuple[str, ...]], ...]:
+        """Whether the objective has something, how it is set, and the keys that are of no use without it."""
+        terms = self.terms
+        return (
+            ("value" in terms, 'baseline = "critic"', ("critic.", "value_denominator")),
+            ("kl" in terms, 'a KL in the loss (beta above 0, kl_in = "loss")', ("kl_ratio", "kl_denominator")),
+            ("entropy" in terms, "entropy_coef or adaptive_entropy", ("entropy_denominator", "entropy_scope")),
+            (self.beta > 0, "beta above 0", ("reference.",)),
+            (self.reference.kind == "moving", 'reference.kind = "moving"', ("reference.every", "reference.mixup")),
+            (self.correction.level != "none", "a correction.level", ("correction.",)),
+            (self.transform == "pass_at_k", 'transform = "pass_at_k"', ("pass_k",)),
+        )
 
-    def _per_token(self) -> dict[str, bool]:
-        """What gives the tokens of one answer different advantages."""
-        return {
-            'baseline = "critic"': self.baseline == "critic",
-            'kl_in = "token_reward"': self.kl_in == "token_reward" and self.beta > 0,
+    @property
+    def per_token(self) -> str | None:
+        """What gives the tokens of one answer different advantages, if anything does."""
+        if self.baseline == "critic":
+            return 'baseline = "critic"'
+        return 'kl_in = "token_reward"' if self.kl_in == "token_reward" and self.beta > 0 else None
+
+    @property
+    def terms(self) -> dict[str, TermRule]:
+        """The terms of the loss, each with its denominator's rule and scope."""
+        own, scope = self.denominator, self.scope
+        rules = {
+            "policy": TermRule(own, scope),
+            "kl": TermRule(self.kl_denominator or own, scope),
+            "entropy": TermRule(self.entropy_denominator or own, self.entropy_scope or scope),
+            "value": TermRule(self.value_denominator or own, scope),
         }
+        absent = {
+            "kl": self.beta == 0 or self.kl_in != "loss",
+            "entropy": self.entropy_coef == 0 and self.adaptive_entropy is None,
+            "value": self.baseline != "critic",
+        }
+        return {name: rule for name, rule in rules.items() if not absent.get(name)}

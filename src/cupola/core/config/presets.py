@@ -204,9 +204,22 @@ PRESETS: dict[str, dict[str, Any]] = {**OWN, **COMPATIBLE}
 
 
 def with_preset(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The preset's values with those given in their place; constants of the same surrogate are taken one by one."""
-    own, surrogate = PRESETS[name]["surrogate"], given.get("surrogate")
-    merged = {**PRESETS[name], **given}
-    if isinstance(surrogate, Mapping) and surrogate.get("kind", own["kind"]) == own["kind"]:
-        merged["surrogate"] = {**own, **surrogate}
-    return merged
+    """The preset's values with those given in their place, tables key by key, but for a surrogate of another kind."""
+    preset = dict(PRESETS[name])
+    surrogate = given.get("surrogate")
+    if (
+        isinstance(surrogate, Mapping)
+        and surrogate.get("kind", preset["surrogate"]["kind"]) != preset["surrogate"]["kind"]
+    ):
+        del preset["surrogate"]
+    return _merged(preset, given)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both tables as one; where both have a key, `over` has the say, key by key in a table."""
+    both = {key: _merged(under[key], over[key]) for key in under if _is_table(under[key]) and _is_table(over.get(key))}
+    return {**under, **over, **both}
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)

@@ -19,6 +19,7 @@ from cupola.core.config.section import (
     Share,
     Temperature,
     Text,
+    changed,
 )
 from cupola.core.config.shared import Optim, Seed, Source, Threads
 from cupola.core.records import Sampling
@@ -84,9 +85,9 @@ class Selection(Section):
 
     @model_validator(mode="after")
     def _used(self) -> Selection:
-        for key, field in type(self).model_fields.items():
-            if self.kind == "uniform" and getattr(self, key) != field.default:
-                raise Misfit(key, "is of no use to kind 'uniform'; set kind to 'aimed', or leave this out")
+        idle = changed(self, {}) if self.kind == "uniform" else []
+        if idle:
+            raise Misfit(idle[0], "is of no use to kind 'uniform'; set kind to 'aimed', or leave this out")
         return self
 
 
@@ -191,14 +192,39 @@ class Recipe(Section):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise Misfit(f"reward.{index}.name", f"another reward part is called {name!r} too; rename one")
-        sampling, objective = self.sampling, self.objective
-        if objective.pass_k > sampling.group_size:
-            raise Misfit("objective.pass_k", f"is more than sampling.group_size = {sampling.group_size}")
-        if sampling.group_size == 1 and (objective.baseline not in ("none", "critic") or objective.scale != "none"):
-            raise Misfit("sampling.group_size", "1 leaves a group baseline nothing to compare with; use at least 2")
+        sampling, optim = self.sampling, self.optim
         rollouts = sampling.prompts_per_step * sampling.group_size
-        if self.optim.minibatches > rollouts:
+        if optim.minibatches > rollouts:
             raise Misfit("optim.minibatches", f"cuts a batch of {rollouts} rollouts into more pieces than it has")
+        if self.objective.masks.kl_cov and optim.minibatches * optim.epochs == 1:
+            raise Misfit(
+                "objective.masks.kl_cov",
+                "charges for leaving the policy that a batch began with, which its only optimiser step has not left; "
+                "take more optim.minibatches or optim.epochs",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> Recipe:
+        sampling, objective = self.sampling, self.objective
+        if objective.transform == "pass_at_k" and objective.pass_k > sampling.group_size:
+            raise Misfit("objective.pass_k", f"is more than sampling.group_size = {sampling.group_size}")
+        if sampling.group_size > 1:
+            return self
+        if objective.baseline not in ("none", "critic") or objective.scale != "none":
+            raise Misfit(
+                "sampling.group_size",
+                "1 makes groups that cannot be compared, so it goes with baseline 'critic' or 'none' and scale 'none' "
+                "alone; use at least 2",
+            )
+        if objective.transform == "best_only":
+            raise Misfit("sampling.group_size", "1 leaves transform 'best_only' no second answer; use at least 2")
+        if sampling.max_batches > 1:
+            raise Misfit(
+                "sampling.max_batches",
+                "above 1 draws until enough groups differ within, which a group of 1 never does; take 1, or a larger "
+                "sampling.group_size",
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from cupola.core.config.dotted import leaves
 
 
 class Section(BaseModel):
@@ -21,7 +24,17 @@ class Misfit(ValueError):
         self.key = key
 
 
-#: No count of a recipe is larger: beyond it stands a slip, and beyond 2**63 nothing could hold it.
+def changed(section: Section, preset: Mapping[str, Any]) -> list[str]:
+    """The dotted keys whose value is neither the default nor the preset's: what somebody chose.
+
+    A resolved recipe spells every value out, so that a key stands there tells nothing.
+    """
+    default, own = leaves(type(section).model_construct().model_dump()), leaves(preset)
+    chosen = leaves(section.model_dump()).items()
+    return [key for key, value in chosen if value not in (default.get(key), own.get(key, default.get(key)))]
+
+
+#: No count or constant is larger: beyond it stands a slip, and beyond 2**63 nothing could hold a count.
 MOST = 10**12
 
 PositiveInt = Annotated[int, Field(ge=1, le=MOST)]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Said:
-    """A rule in formula and words."""
+    """A rule in formula and words; `by_cut` as in `rules.Rule`."""
 
     formula: str
     says: str
+    by_cut: str = ""
 
 
 #: A supervised loss over target texts y_i; masked tokens, such as a prompt's, belong to no |y_i|.
@@ -25,6 +26,7 @@ SUPERVISED: dict[str, Said] = {
         "omega = 1 / (K * sum_{i in micro-batch} |y_i|)",
         "Each of K micro-batches counts alike, so a token counts more where its micro-batch holds few: what an example "
         "weighs depends on those that stand beside it in memory.",
+        by_cut="each micro-batch counts alike, however many tokens it has",
     ),
     "sequence_mean": Said(
         "omega_i = 1 / (N * |y_i|)",

@@ -61,7 +61,6 @@ def _section(place: str, name: str, section: Any) -> dict[str, str]:
 
 
 def _row(term: str, rule: str, said: Rule | Said, why: Mapping[str, str]) -> Denominator:
-    apart = "micro" in rule
     return Denominator(
         term=term,
         rule=rule,
@@ -70,11 +69,8 @@ def _row(term: str, rule: str, said: Rule | Said, why: Mapping[str, str]) -> Den
         value=None,
         scope="what the loop counts: the whole optimiser step, or less",
         words=[said.says],
-        accumulation=APART if apart else ONE_MEAN,
-        world=APART if apart else ONE_COUNT,
-        cut="no: a token counts more in a micro-batch that has few" if apart else f"yes, {CUT}",
+        accumulation=said.by_cut or ONE_MEAN,
+        world=said.by_cut or ONE_COUNT,
+        cut=f"no: {said.by_cut}" if said.by_cut else f"yes, {CUT}",
         why=why.get(term),
     )
-
-
-APART = "each micro-batch counts alike, however many tokens it has"

@@ -7,10 +7,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cupola.core.config.section import MOST
 from cupola.core.records import RecipeError
 
-#: Beyond it stands a slip, and a number that the formulas could not show.
-MOST = 10**12
+KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    str: "text",
+    list: "a list of two numbers",
+}
 
 
 @dataclass(frozen=True)
@@ -119,12 +125,3 @@ def _fits(value: Any, types: Sequence[type]) -> bool:
     if isinstance(value, list):
         return len(value) == 2 and all(type(each) in (int, float) and math.isfinite(each) for each in value)
     return not isinstance(value, float) or math.isfinite(value)
-
-
-KINDS: dict[type, str] = {
-    int: "a whole number",
-    float: "a finite number",
-    bool: "true or false",
-    str: "text",
-    list: "a list of two numbers",
-}

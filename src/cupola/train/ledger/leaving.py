@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cupola.core.config import Objective
+from cupola.core.config import Objective, Recipe
 from cupola.train.ledger.explained import paired
 
 #: The surrogates that take a token's gradient away, with the tokens that they take it from.
@@ -18,20 +18,27 @@ LIMITING = {
 }
 #: What leaving the count does to the others, where it is not that they weigh more.
 COUNTLESS = {"token_sum": "this rule divides by no count, so the others weigh what they did."}
+#: A weight of tokens, where each entry carries the gradient of the whole answer.
+SCALED = (
+    "The weights from sampler to trainer are each token's, but the gradient of a token stands in all entries of its "
+    "answer: the mean weight of an answer scales the answer, and no token loses its gradient alone."
+)
 
 
-def term_words(term: str, rule: str, objective: Objective) -> list[str]:
+def term_words(term: str, rule: str, recipe: Recipe) -> list[str]:
     """For one term: what loses its numerator and stays in the count, what leaves both, what else weighs it."""
-    own = {"policy": _policy, "kl": _kl, "entropy": _entropy, "value": _value}[term](objective)
-    return [*own, *_out_of_count(term, rule, objective)]
+    own = {"policy": _policy, "kl": _kl, "entropy": _entropy, "value": _value}[term](recipe)
+    return [*own, *_out_of_count(term, rule, recipe.objective)]
 
 
-def _policy(objective: Objective) -> list[str]:
+def _policy(recipe: Recipe) -> list[str]:
+    objective = recipe.objective
     masks, correction, answers = objective.masks, objective.correction, objective.ratio.startswith("sequence")
     limited = LIMITING.get(objective.surrogate.kind, "")
     silent = objective.baseline in ("group_mean", "leave_one_out") and objective.combine == "sum"
     silent &= objective.whiten != "tokens" and not (objective.beta > 0 and objective.kl_in != "loss")
-    masked = correction.level != "none" and correction.bound == "mask"
+    whole = objective.ratio in objective.surrogate.whole and correction.level == "token"
+    masked = correction.level != "none" and correction.bound == "mask" and not whole
     out = "answers" if correction.level.startswith("sequence") else "tokens"
     stay = paired(
         (
@@ -50,7 +57,7 @@ def _policy(objective: Objective) -> list[str]:
         )
     )
     paying = "Tokens chosen by KL-Cov pay a penalty inside this term, under this denominator; none leaves."
-    return [*_stays(stay), *paired([(masks.kl_cov, paying)])]
+    return [*_stays(stay), *paired([(masks.kl_cov, paying), (whole, SCALED)])]
 
 
 def _stays(what: Sequence[str]) -> list[str]:
@@ -59,7 +66,9 @@ def _stays(what: Sequence[str]) -> list[str]:
     return [f"Lose their numerator and stay in the count, so that {after}: {'; '.join(what)}."] if what else []
 
 
-def _kl(objective: Objective) -> list[str]:
+def _kl(recipe: Recipe) -> list[str]:
+    objective, kind = recipe.objective, recipe.objective.reference.kind
+    switched_off = kind == "adapter_off" or (kind == "start" and recipe.model.lora is not None)
     moving = f"The reference moves after the policy every {objective.reference.every} optimiser steps"
     return [
         "Clips, corrections and masks of the policy term do not touch it; dead groups pull to the reference too.",
@@ -70,17 +79,17 @@ def _kl(objective: Objective) -> list[str]:
                     "Each token's KL is multiplied by its importance ratio, which is in no count.",
                 ),
                 (
-                    objective.reference.kind == "moving",
+                    kind == "moving",
                     f"{moving}: the term shrinks at each move, with the same denominator.",
                 ),
-                (objective.reference.kind == "adapter_off", "The reference is the policy without its adapter."),
+                (switched_off, "The reference is the policy without its adapter."),
             )
         ),
     ]
 
 
-def _entropy(objective: Objective) -> list[str]:
-    steered = objective.adaptive_entropy
+def _entropy(recipe: Recipe) -> list[str]:
+    steered = recipe.objective.adaptive_entropy
     found = ["Clips, corrections and masks of the policy term do not touch it."]
     if steered is not None:
         found.append(
@@ -91,10 +100,11 @@ def _entropy(objective: Objective) -> list[str]:
     return found
 
 
-def _value(objective: Objective) -> list[str]:
-    critic, clip = objective.critic, objective.critic.value_clip
+def _value(recipe: Recipe) -> list[str]:
+    critic = recipe.objective.critic
+    clip = critic.value_clip
     alone = "the critic is a model of its own with its own optimiser and gradient clip, and shares no weight with the "
-    clipped = [] if clip is None else [f"values that moved by more than {clip:g} to the return"]
+    clipped = [] if clip == 0 else [f"values that moved by more than {clip:g} to the return"]
     return [
         f"It is weighed against no other term: {alone}policy. An adaptive optimiser cancels coef = {critic.coef:g} and "
         "any constant of the denominator.",

@@ -8,7 +8,7 @@ REASONS: dict[str, str] = {
     "rejected": "of rejected answers have no numerator",
     "truncated": "of answers cut at the limit have no numerator",
     "correction": "lost their numerator to the correction from sampler to trainer",
-    "off_policy": "of wrong answers that the policy no longer gives lost their numerator",
+    "off_policy": "of answers with A < 0 that the policy no longer gives lost their numerator",
     "low_entropy": "of low entropy lost their numerator",
     "clip_cov": "of high covariance lost their numerator",
 }

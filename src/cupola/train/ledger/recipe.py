@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cupola.core.config import Objective, Recipe, SftRecipe
+from cupola.core.config.objective import TermRule
 from cupola.train.ledger.averages import SUPERVISED
 from cupola.train.ledger.constants import paper_notices
 from cupola.train.ledger.explained import Denominator, Explanation, cancelled, paired, with_numbers
@@ -34,23 +35,37 @@ BEARING = (
 )
 SFT_BEARING = ("training.batch_size", "optim.name", "optim.max_grad_norm")
 
+#: Where a KL that is no term of the loss went.
+KL_IN = {
+    "reward": "objective.kl_in is reward: beta * KL of the whole answer is taken from its reward before baseline and "
+    "scale, so its weight is the advantage's and the policy term's denominator divides it",
+    "token_reward": "objective.kl_in is token_reward: beta * KL of each token is taken from the advantage of all "
+    "tokens up to it, undivided by a scale, so its weight is the advantage's and the policy term's denominator divides "
+    "it",
+}
+#: What follows the rule's own weight where micro-batches or optimiser steps share it.
+SHARE = {"generation": " * steps", "micro_batch": " / K"}
+SCOPES = {
+    "update": "the answers of one optimiser step",
+    "batch": "all answers of the step's batch",
+    "generation": "all answers of the step's batch, and the count divided by its optimiser steps",
+    "micro_batch": "the answers of each of K micro-batches alone, then their mean",
+}
+SCALE_SCOPE = {
+    "group_std": "each prompt's scored answers",
+    "group_mean": "each prompt's scored answers",
+    "batch_std": "all scored answers of the step",
+}
+
 
 def explain_training(place: str, recipe: Recipe, origins: Mapping[str, str]) -> Explanation:
     """The denominators of a training recipe; `origins` says where each key's value came from."""
     objective = recipe.objective
-    absent = _absent(objective)
-    own = objective.denominator
-    rules = {
-        "policy": own,
-        "kl": objective.kl_denominator or own,
-        "entropy": objective.entropy_denominator or own,
-        "value": objective.value_denominator or own,
-    }
-    terms = [_term(name, rule, recipe) for name, rule in rules.items() if name not in absent]
+    terms = [_term(name, rule, recipe) for name, rule in objective.terms.items()]
     return Explanation(
         source=f"recipe {place}",
         denominators=[*terms, *_scales(objective)],
-        absent=absent,
+        absent=_absent(objective),
         optimizer=cancelled(recipe.optim.name, recipe.optim.max_grad_norm),
         notices=_notices(recipe),
         read=_read(recipe, origins, BEARING),
@@ -80,33 +95,26 @@ def explain_supervised(place: str, recipe: SftRecipe, origins: Mapping[str, str]
 
 
 def _absent(objective: Objective) -> dict[str, str]:
-    """The terms that an objective does not have, and why."""
+    """The terms and divisors that an objective does not have, and why."""
     baseline = objective.baseline
     no_scale = "A is what GAE makes of rewards and values" if baseline == "critic" else "A = r - b"
+    divisors = {"scale": objective.scale, "whiten": objective.whiten}
+    there = {*objective.terms, *(name for name, rule in divisors.items() if rule != "none")}
     reasons = {
-        "kl": "objective.beta is 0" if objective.beta == 0 else KL_IN.get(objective.kl_in),
-        "entropy": None if objective.entropy_coef or objective.adaptive_entropy else "objective.entropy_coef is 0",
-        "value": None if baseline == "critic" else f"objective.baseline is {baseline}: there is no critic",
-        "scale": f"objective.scale is none: {no_scale}" if objective.scale == "none" else None,
-        "whiten": "objective.whiten is none" if objective.whiten == "none" else None,
+        "kl": "objective.beta is 0" if objective.beta == 0 else KL_IN.get(objective.kl_in, ""),
+        "entropy": "objective.entropy_coef is 0",
+        "value": f"objective.baseline is {baseline}: there is no critic",
+        "scale": f"objective.scale is none: {no_scale}",
+        "whiten": "objective.whiten is none",
     }
-    return {term: reason for term, reason in reasons.items() if reason}
+    return {term: reason for term, reason in reasons.items() if term not in there}
 
 
-#: Where a KL that is no term of the loss went.
-KL_IN = {
-    "reward": "objective.kl_in is reward: beta * KL of the whole answer is taken from its reward before baseline and "
-    "scale, so its weight is the advantage's and the policy term's denominator divides it",
-    "token_reward": "objective.kl_in is token_reward: beta * KL of each token is taken from the advantage of all "
-    "tokens up to it, undivided by a scale, so its weight is the advantage's and the policy term's denominator divides "
-    "it",
-}
-
-
-def _term(name: str, rule: str, recipe: Recipe) -> Denominator:
-    objective, entry = recipe.objective, RULES[rule]
-    scope = (name == "entropy" and objective.entropy_scope) or objective.scope
-    apart = scope == "micro_batch"
+def _term(name: str, found: TermRule, recipe: Recipe) -> Denominator:
+    objective = recipe.objective
+    rule, scope = found
+    entry, apart = RULES[rule], scope == "micro_batch"
+    by_cut = APART if apart else entry.by_cut
     return Denominator(
         term=name,
         rule=rule,
@@ -114,23 +122,12 @@ def _term(name: str, rule: str, recipe: Recipe) -> Denominator:
         numbers=with_numbers(entry.formula + SHARE.get(scope, ""), _numbers(recipe, scope)),
         value=_shared(rule, recipe, scope),
         scope=f"{SCOPES[scope]}; {_counted(name, objective)}",
-        words=[entry.says, *term_words(name, rule, objective)],
+        words=[entry.says, *term_words(name, rule, recipe)],
         accumulation=APART if apart else UNCHANGED,
         world=ONE,
-        cut=f"no: {APART}" if apart else CUT.get(rule, "yes"),
+        cut=f"no: {by_cut}" if by_cut else "yes",
         why=getattr(objective.why, name),
     )
-
-
-#: What follows the rule's own weight where micro-batches or optimiser steps share it.
-SHARE = {"generation": " * steps", "micro_batch": " / K"}
-CUT = {"padded": "no: the padded width is that of what is forwarded together"}
-SCOPES = {
-    "update": "the answers of one optimiser step",
-    "batch": "all answers of the step's batch",
-    "generation": "all answers of the step's batch, and the count divided by its optimiser steps",
-    "micro_batch": "the answers of each of K micro-batches alone, then their mean",
-}
 
 
 def _counted(name: str, objective: Objective) -> str:
@@ -182,13 +179,6 @@ def _scales(objective: Objective) -> list[Denominator]:
         said, scope = WHITENINGS[objective.whiten], f"the {objective.whiten} of the step's batch"
         found.append(_divisor("whiten", objective.whiten, said.formula, scope, [said.says], objective))
     return found
-
-
-SCALE_SCOPE = {
-    "group_std": "each prompt's scored answers",
-    "group_mean": "each prompt's scored answers",
-    "batch_std": "all scored answers of the step",
-}
 
 
 def _divisor(term: str, rule: str, formula: str, scope: str, words: list[str], objective: Objective) -> Denominator:

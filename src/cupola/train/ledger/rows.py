@@ -13,6 +13,7 @@ CANCELS = (
     "An adaptive optimiser, or gradient clipping where it binds, largely cancels a constant factor of the whole loss; "
     "what remains is the relative weight within and between batches and against the other terms."
 )
+SOLVE_BANDS = ("0", "0-1/4", "1/4-1/2", "1/2-3/4", "3/4-1", "1", "unknown")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def scoped_row(row: Mapping[str, Any], scope: str, steps: int) -> dict[str, Any]
     Counted in each micro-batch alone (`micro_batch`, and the `padded` rule) it has as many values as micro-batches; of
     a `generation` each of its `steps` optimiser steps divides by an equal share.
     """
-    if scope == "micro_batch" or row["rule"] == "padded":
+    if scope == "micro_batch" or RULES[row["rule"]].by_cut:
         words = "It is counted in each micro-batch alone, so it has no one value and depends on how the step is cut."
         return {**row, "scope": scope, "value": None, "words": [*row["words"], words]}
     if scope == "generation" and row["value"] is not None:
@@ -120,9 +121,6 @@ def shares(weighted: Sequence[Weighted]) -> dict[str, dict[str, float]] | None:
         by["length"][quartile[i]] += item.weight / total
         by["solve_rate"][_band(item.solve_rate)] += item.weight / total
     return {name: dict(values) for name, values in by.items()}
-
-
-SOLVE_BANDS = ("0", "0-1/4", "1/4-1/2", "1/2-3/4", "3/4-1", "1", "unknown")
 
 
 def _band(rate: float | None) -> str:

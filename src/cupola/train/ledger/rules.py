@@ -15,13 +15,14 @@ class Rule:
 
     `value` gives the part of the denominator that is the same for all tokens of the scope, from (rollouts, tokens,
     prompts, max_tokens); `own` the part that belongs to one rollout, from (its length, its group's tokens, the width
-    that it is padded to).
+    that it is padded to). `by_cut` says why it depends on how a batch is cut, and is empty where it does not.
     """
 
     formula: str
     value: Callable[[int, int, int, int], int]
     own: Callable[[int, int, int], int]
     says: str
+    by_cut: str = ""
 
 
 RULES: dict[str, Rule] = {
@@ -73,6 +74,7 @@ RULES: dict[str, Rule] = {
         own=lambda length, group_tokens, width: width,
         says="Every token of a micro-batch counts alike, and the less the longer the longest answer that is forwarded "
         "beside it: the weights depend on how the batch is cut.",
+        by_cut="the padded width is that of what is forwarded together",
     ),
 }
 

@@ -67,6 +67,28 @@ KEYS: dict[str, Key] = {
     "max_grad_norm": real(1.0),
 }
 
+COMPLETION = "Prompt tokens, where the data has columns prompt and completion, leave"
+SPLIT = "Tokens beyond max_length begin a piece of their own: an example may count in several places."
+CUT = {
+    "none": "Tokens beyond max_length leave numerator and count: the end of a long example is not learned.",
+    "bfd": "Tokens beyond max_length leave numerator and count: the end of a long example is not learned.",
+    "bfd_split": SPLIT,
+    "bfd-requeue": SPLIT,
+    "wrapped": "Rows are cut at max_length wherever that falls: pieces of an example stand in several rows, see the "
+    "examples before them, and an example's first token is learned from the one before it.",
+}
+FLAT = "Rows laid end to end change no weight: each example's first token is no target either way."
+DFT = (
+    "Each token's loss is multiplied by its own probability, detached, and stays in the count as a whole: tokens that "
+    "the model finds unlikely count little, and the step shrinks with them."
+)
+SMOOTHED = "The smoothing term has the same count, and a mean over the vocabulary."
+NOTICES = [
+    "num_items_in_batch needs a model whose forward takes loss arguments. Without it, and in transformers before 4.46, "
+    f"each micro-batch has its own mean: {SUPERVISED['micro_token_mean'].formula}. "
+    f"{SUPERVISED['micro_token_mean'].says}"
+]
+
 
 def explain(place: str, table: Mapping[str, Any]) -> Explanation:
     """The denominators of an SFTConfig; `place` names the file in errors. Raises RecipeError as `keys.read` does."""
@@ -103,29 +125,6 @@ def _words(v: Mapping[str, Any]) -> list[str]:
             )
         ),
     ]
-
-
-COMPLETION = "Prompt tokens, where the data has columns prompt and completion, leave"
-SPLIT = "Tokens beyond max_length begin a piece of their own: an example may count in several places."
-CUT = {
-    "none": "Tokens beyond max_length leave numerator and count: the end of a long example is not learned.",
-    "bfd": "Tokens beyond max_length leave numerator and count: the end of a long example is not learned.",
-    "bfd_split": SPLIT,
-    "bfd-requeue": SPLIT,
-    "wrapped": "Rows are cut at max_length wherever that falls: pieces of an example stand in several rows, see the "
-    "examples before them, and an example's first token is learned from the one before it.",
-}
-FLAT = "Rows laid end to end change no weight: each example's first token is no target either way."
-DFT = (
-    "Each token's loss is multiplied by its own probability, detached, and stays in the count as a whole: tokens that "
-    "the model finds unlikely count little, and the step shrinks with them."
-)
-SMOOTHED = "The smoothing term has the same count, and a mean over the vocabulary."
-NOTICES = [
-    "num_items_in_batch needs a model whose forward takes loss arguments. Without it, and in transformers before 4.46, "
-    f"each micro-batch has its own mean: {SUPERVISED['micro_token_mean'].formula}. "
-    f"{SUPERVISED['micro_token_mean'].says}"
-]
 
 
 def _averages(v: Mapping[str, Any]) -> list[Measure]:

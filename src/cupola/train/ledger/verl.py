@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cupola.core.config.section import MOST
 from cupola.train.ledger.constants import paper_notices
 from cupola.train.ledger.explained import Average, Denominator, Explanation, cancelled, paired
-from cupola.train.ledger.keys import MOST, Key, count, flag, read, real, text
+from cupola.train.ledger.keys import Key, count, flag, read, real, text
+from cupola.train.ledger.rules import RULES
 from cupola.train.ledger.scales import UNDIVIDED, WHITENED, Divisor, group_std, scale
 
 TOKEN_MEAN = Average(
@@ -39,9 +41,10 @@ SEQ_NORM = replace(
 #: Without loss_scale_factor.
 SEQ_WIDTH = replace(
     SEQ_SUM,
+    rule="padded",
     formula="omega = 1 / (M * n * width)",
     scope=f"{SEQUENCES}; width: that of the padded mask, which changes with the batch",
-    cut="no: width is the padded width of what is forwarded together",
+    cut=f"no: {RULES['padded'].by_cut}",
 )
 #: The loss of geo_mean passes agg_loss by.
 MICRO_MEAN = replace(
@@ -126,6 +129,9 @@ KEYS: dict[str, Key] = {
     "algorithm.norm_adv_by_std_in_grpo": flag(True),
     "algorithm.use_kl_in_reward": flag(False),
 }
+#: Clip-Cov's constants by verl's names.
+DRAWN = {"fraction": "ratio", "low": "lb", "high": "ub"}
+UNUSED = "clip_ratio is not used: clip_ratio_low and clip_ratio_high take its place."
 
 
 def explain(place: str, table: Mapping[str, Any]) -> Explanation:
@@ -189,8 +195,3 @@ def _notices(v: Mapping[str, Any]) -> list[str]:
         ),
         *paired([((v["clip_ratio"],) * 2 != (low, high), UNUSED)]),
     ]
-
-
-#: Clip-Cov's constants by verl's names.
-DRAWN = {"fraction": "ratio", "low": "lb", "high": "ub"}
-UNUSED = "clip_ratio is not used: clip_ratio_low and clip_ratio_high take its place."

@@ -13,6 +13,7 @@ from cupola.train.objectives import (
     SURROGATES,
     ClipCov,
     clip_cov,
+    constants_of,
     high_entropy_tokens,
     kl_cov,
     on_policy_sequences,
@@ -70,7 +71,7 @@ def kept_tokens(seen: Seen, objective: Objective, generator: torch.Generator) ->
 def _limited(seen: Seen, objective: Objective) -> Tensor:
     """The tokens that the surrogate limits already, (N, T) bool."""
     surrogate = SURROGATES[objective.surrogate.kind]
-    constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
+    constants = constants_of(objective.surrogate.model_dump())
     ratio = RATIOS[objective.ratio](seen.logp, seen.logp_old, seen.mask)
     limited: Tensor = surrogate.limits(seen.logp, ratio, seen.advantages, seen.mask, constants)
     return limited.bool().expand_as(seen.logp)

@@ -12,6 +12,7 @@ from cupola.train.objectives import (
     KL_ESTIMATORS,
     RATIOS,
     SURROGATES,
+    constants_of,
     gradient_weight,
     importance_corrected,
     importance_weights,
@@ -110,7 +111,7 @@ def policy_loss(
     """The surrogate of each token under the step's masks, (n, T), and how many tokens of each row it clips."""
     mask, advantages = inputs.mask, inputs.advantages
     surrogate = SURROGATES[objective.surrogate.kind]
-    constants = surrogate.constants(**objective.surrogate.model_dump(exclude={"kind"}))
+    constants = constants_of(objective.surrogate.model_dump())
     per_token = surrogate.loss(logp, ratio, advantages, mask, constants)
     if inputs.keep is not None:
         per_token = per_token * inputs.keep

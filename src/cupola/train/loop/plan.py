@@ -12,7 +12,7 @@ from cupola.core.config import Objective, Recipe
 from cupola.core.config.recipe import Updates
 from cupola.train.loop.batch import Batch
 from cupola.train.models import micro_batches
-from cupola.train.objectives import Counts, count, omega, omega_by_cut, padded_widths
+from cupola.train.objectives import BY_CUT, Counts, count, omega, omega_by_cut, padded_widths
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Denominator:
     @property
     def needs_cut(self) -> bool:
         """Whether omega depends on what is forwarded together."""
-        return self.scope == "micro_batch" or self.rule == "padded"
+        return self.scope == "micro_batch" or self.rule in BY_CUT
 
 
 @dataclass(frozen=True)
@@ -104,18 +104,8 @@ def denominators(batch: Batch, has_advantage: Tensor, objective: Objective) -> d
     silent = torch.ones(int(batch.groups.max()) + 1, dtype=torch.bool)
     silent[batch.groups[has_advantage]] = False  # a dead group may have advantages yet: a critic's, or of parts apart
     leaving = {} if objective.count_dead else {"dead": batch.dead & silent[batch.groups]}
-    own, scope = objective.denominator, objective.scope
-
-    found = {"policy": Denominator(own, scope, {**judged, **leaving})}
-    if objective.beta > 0 and objective.kl_in == "loss":
-        found["kl"] = Denominator(objective.kl_denominator or own, scope, everywhere)
-    if objective.entropy_coef > 0 or objective.adaptive_entropy is not None:
-        found["entropy"] = Denominator(
-            objective.entropy_denominator or own, objective.entropy_scope or scope, everywhere
-        )
-    if objective.baseline == "critic":
-        found["value"] = Denominator(objective.value_denominator or own, scope, judged)
-    return found
+    left_out = {"policy": {**judged, **leaving}, "kl": everywhere, "entropy": everywhere, "value": judged}
+    return {name: Denominator(rule, scope, left_out[name]) for name, (rule, scope) in objective.terms.items()}
 
 
 def _weighed(denominator: Denominator, batch: Batch, cut: Tensor, recipe: Recipe) -> Term:

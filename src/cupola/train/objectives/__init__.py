@@ -25,7 +25,7 @@ from cupola.train.objectives.advantages import (
 )
 from cupola.train.objectives.checks import require_finite
 from cupola.train.objectives.critic import gae, token_rewards, value_loss
-from cupola.train.objectives.denominators import RULES, Counts, count, omega, omega_by_cut, padded_widths
+from cupola.train.objectives.denominators import BY_CUT, RULES, Counts, count, omega, omega_by_cut, padded_widths
 from cupola.train.objectives.kl import KL_ESTIMATORS, importance_corrected
 from cupola.train.objectives.masks import (
     BOUNDS,
@@ -42,13 +42,14 @@ from cupola.train.objectives.ratio_form import Clip, DualClip, Gmpo, Sapo, TwoSi
 from cupola.train.objectives.ratios import RATIOS, log_ratio
 from cupola.train.objectives.rewards import best_only, pass_at_k, soft_overlong_punishment
 from cupola.train.objectives.score_form import Cispo, DppoKl, DppoTv, Reinforce, Vespo
-from cupola.train.objectives.surrogates import SURROGATES, Surrogate
+from cupola.train.objectives.surrogates import SURROGATES, Surrogate, constants_of
 from cupola.train.objectives.terms import gradient_weight, token_entropy, token_logps, weighted_sum
 
 __all__ = [
     "BASELINES",
     "BATCH_WIDE",
     "BOUNDS",
+    "BY_CUT",
     "DIVISORS",
     "KL_ESTIMATORS",
     "RATIOS",
@@ -71,6 +72,7 @@ __all__ = [
     "advantages",
     "best_only",
     "clip_cov",
+    "constants_of",
     "count",
     "dead_groups",
     "decoupled_advantages",

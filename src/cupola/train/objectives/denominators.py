@@ -106,6 +106,10 @@ RULES: dict[str, Rule] = {
 }
 
 
+#: Rules whose weight depends on what is forwarded together.
+BY_CUT = frozenset({"padded"})
+
+
 def omega(
     rule: str,
     lengths: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -45,3 +45,13 @@ SURROGATES: dict[str, Surrogate] = {
     "dppo_kl": Surrogate(score_form.dppo_kl, score_form.DppoKl, score_form.dppo_kl_limits, ("token",)),
     "vespo": Surrogate(score_form.vespo, score_form.Vespo, nowhere, ("sequence_product",)),
 }
+
+
+def constants_of(settings: Mapping[str, Any]) -> Any:
+    """The constants of a surrogate from a recipe's table of it: its `kind`, and the constants by name.
+
+    Raises:
+        KeyError: no surrogate is called so.
+        ValueError: the constants contradict each other.
+    """
+    return SURROGATES[settings["kind"]].constants(**{key: value for key, value in settings.items() if key != "kind"})

@@ -194,10 +194,10 @@ class Aimed:
         """Of the draws since the last observation, and of the estimates that steered them."""
         rates = [rate for prompt in self.prompts if (rate := self._rates.of(prompt.id)) is not None]
         return {
-            "selection/known": len(rates) / len(self.prompts),
-            "selection/mean_rate": mean(rates),
-            "selection/drawn_rate": mean(drawn.rate for drawn in self._drawn if drawn.rate is not None),
-            "selection/explored": mean(drawn.explored for drawn in self._drawn),
+            "groups/selection_known": len(rates) / len(self.prompts),
+            "groups/selection_rate": mean(rates),
+            "groups/selection_drawn_rate": mean(drawn.rate for drawn in self._drawn if drawn.rate is not None),
+            "groups/selection_explored": mean(drawn.explored for drawn in self._drawn),
         }
 
     def _explored(self, count: int) -> int:

@@ -21,6 +21,8 @@ class Context:
     """`None` is what is not known. `correctness` and `form` are metric keys, best first; () means that there is none.
 
     `parts` counts the reward's parts; `optional` tells whether one of them may give no score without voiding the sum.
+    `compares_groups` tells whether advantages compare the answers of a group, so that one of equal rewards teaches
+    nothing: a critic, or no baseline, gives such a group a gradient, and a group of one is always equal.
     `evaluation` is the summary that compares the last checkpoint with its start.
     """
 
@@ -31,6 +33,7 @@ class Context:
     cap: int | None = None
     learning_rate: float | None = None
     group_size: int | None = None
+    compares_groups: bool = True
     steps: int | None = None
     validated: bool = True
     answers: int = ASSUMED_ANSWERS
@@ -54,11 +57,17 @@ class Context:
             cap=sampling.get("max_tokens"),
             learning_rate=recipe.get("optim", {}).get("learning_rate"),
             group_size=sampling.get("group_size"),
+            compares_groups=_compares_groups(recipe.get("objective", {})) and sampling.get("group_size") != 1,
             steps=recipe.get("run", {}).get("steps"),
             validated=bool(validation.get("samples", 1) or validation.get("greedy", True)),
             answers=validation.get("questions", ASSUMED_ANSWERS) * max(1, validation.get("samples", 1)),
             evaluation=evaluation,
         )
+
+
+def _compares_groups(objective: Mapping[str, Any]) -> bool:
+    baseline = objective.get("baseline", "group_mean")
+    return baseline in ("group_mean", "leave_one_out") or objective.get("transform") == "best_only"
 
 
 def _roles(parts: list[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

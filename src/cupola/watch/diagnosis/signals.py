@@ -26,14 +26,14 @@ def improves(points: Points) -> bool:
     return moved.rises(least)
 
 
-def dead_share(series: Series) -> Points | None:
-    """Share of groups whose rewards are all equal.
+def dead_share(series: Series, context: Context) -> Points | None:
+    """Share of groups whose rewards are all equal; in groups of one that is counted of none.
 
     A log without it proves it at its end alone, where all groups are dead: by a `reward_std` of 0, or without that by a
     mean reward that is exactly the same at 20 steps.
     """
     recorded = series.find("groups/dead", "frac_reward_zero_std", points=LEVEL_POINTS)
-    if recorded is not None:
+    if recorded is not None and context.group_size != 1:
         return recorded
     spread = series.find("reward_std", points=LEVEL_POINTS)
     if spread is not None:
@@ -48,18 +48,20 @@ def _equals(points: Points, value: float) -> Points:
     return Points(points.key, points.steps, (points.values == value).astype(np.float64))
 
 
-def signal_share(series: Series) -> float | None:
-    """Share of groups at the end of the run whose rewards differ."""
+def signal_share(series: Series, context: Context) -> float | None:
+    """Share of groups at the end of the run whose rewards differ; `None` where a gradient needs no difference."""
+    if not context.compares_groups:
+        return None
     recorded = series.find("groups/with_signal", points=LEVEL_POINTS)
     if recorded is not None:
         return level(recorded)
-    dead = dead_share(series)
+    dead = dead_share(series, context)
     return None if dead is None else 1 - level(dead)
 
 
-def teaching_share(series: Series) -> float | None:
+def teaching_share(series: Series, context: Context) -> float | None:
     """Share of groups at the end of the run that can teach correctness: not other parts of the reward alone differ."""
-    signal, beside = signal_share(series), latest_level(series, "groups/no_signal")
+    signal, beside = signal_share(series, context), latest_level(series, "groups/no_signal")
     return signal if signal is None or beside is None else max(0.0, signal - beside)
 
 

@@ -16,7 +16,9 @@ MOSTLY_WRONG = 0.2  # and where so few are, wrong ones
 
 
 def detect(series: Series, context: Context) -> Finding | None:
-    dead = dead_share(series)
+    if not context.compares_groups:
+        return None
+    dead = dead_share(series, context)
     if dead is None:
         if series.find("reward_std", points=LEVEL_POINTS):
             return None  # some groups differ, and the log does not say how many
@@ -30,7 +32,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     if reading in ("all_wrong", "mixed", "unknown") and train is not None and improves(train):
         reading = "improving"
     spent, wasted = latest_level(series, "tokens/spent"), latest_level(series, "tokens/wasted")
-    signal = signal_share(series)
+    signal = signal_share(series, context)
     values = {
         "reading": reading,
         "share": share,

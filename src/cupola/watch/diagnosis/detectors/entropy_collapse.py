@@ -19,7 +19,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     moved = change(entropy)
     if moved.first < HAD_ENTROPY or not moved.falls((1 - COLLAPSED) * moved.first):
         return None
-    signal, train = teaching_share(series), progress(series, context)
+    signal, train = teaching_share(series, context), progress(series, context)
     if train is not None and train.key != "reward" and level(train) >= SOLVED:
         reading = "solved"
     elif (train is not None and _still_improves(train)) or (signal is not None and signal >= ENOUGH_SIGNAL):

@@ -23,6 +23,6 @@ def detect(series: Series, context: Context) -> Finding | None:
         "key": points.key,
         "first": moved.first,
         "level": moved.last,
-        "signal": teaching_share(series),
+        "signal": teaching_share(series, context),
     }
     return Finding("flat_near_ceiling", "warning" if easy else "info", (start, points.span[1]), values)

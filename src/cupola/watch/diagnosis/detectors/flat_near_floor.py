@@ -22,7 +22,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     split, points = _judged(series, context)
     moved = change(points)
     on_floor = max(level(points), moved.first, float(np.quantile(points.values, PATIENCE))) <= FLOOR
-    signal = teaching_share(series) if split == "train" and points.key != "reward" else None
+    signal = teaching_share(series, context) if split == "train" and points.key != "reward" else None
     hopeful = moved.rises(STILL_RISING) or (signal is not None and signal >= ENOUGH_SIGNAL)
     if not on_floor or hopeful or float(points.values.min()) < 0:
         return None

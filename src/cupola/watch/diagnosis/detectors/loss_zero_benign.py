@@ -17,7 +17,7 @@ NEARLY_ALWAYS = 0.9  # of the steps
 def detect(series: Series, context: Context) -> Finding | None:
     loss = series.need("loss", points=LEVEL_POINTS)
     about_zero = float(np.quantile(np.abs(loss.values), NEARLY_ALWAYS)) <= ABOUT_ZERO
-    without_signal = signal_share(series) == 0 or series.lapsed("reward")  # then only the distance is trained
+    without_signal = signal_share(series, context) == 0 or series.lapsed("reward")  # then only the distance is trained
     if not about_zero or without_signal or not _moves(series):
         return None
     gradient = series.find("grad_norm", points=LEVEL_POINTS)

@@ -17,7 +17,7 @@ def detect(series: Series, context: Context) -> Finding | None:
         raise CannotJudge("grad_norm", len(recorded), LEVEL_POINTS)
     recent = recorded.cut(slice(-window(len(recorded)), None))
     moved = norm.steps[np.flatnonzero(norm.values > 0)]
-    signal = signal_share(series)
+    signal = signal_share(series, context)
     if signal == 0 or (len(moved) and moved[-1] >= recent.span[0]):
         return None  # without signal there is none to be had: dead_groups_taking_over and unscored tell why
     reading = "undefined" if recent.values.max() == 0 else "zero"

@@ -24,7 +24,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     alive = np.flatnonzero(points.values > REMAINS * best)
     start = int(alive[-1]) + 1 if len(alive) else 0
     fell = best >= HAD_LEVEL and len(points) - start >= LEVEL_POINTS and points.values.min() >= 0
-    dead = dead_share(series)
+    dead = dead_share(series, context)
     if not fell or (dead is not None and level(dead) < NEARLY_ALL):
         return None
     values = {

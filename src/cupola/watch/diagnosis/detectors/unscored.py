@@ -16,22 +16,28 @@ _SCORELESS = ("error", "timeout", "gold_bad", "skipped")  # statuses of a verdic
 
 
 def detect(series: Series, context: Context) -> Finding | None:
-    points = series.find("groups/unscorable", points=LEVEL_POINTS) or _undefined_reward(series)
+    points = _unscorable(series, context) or _undefined_reward(series)
     recent = points.cut(slice(-window(len(points)), None))
     groups = float(recent.values.mean())  # no median: failures come in bursts
     rollouts, status = _verdicts(series, context, len(recent))
     if max(groups, rollouts or 0.0) < SOME:
         return None
-    most = groups >= MOST
-    reading = "undefined" if points.key == "reward" else "most" if most else "some"
-    values = {"reading": reading, "groups": groups, "rollouts": rollouts, "status": status}
+    most, of_steps = groups >= MOST, points.key == "reward"
+    reading = "undefined" if of_steps and groups >= SOME else "most" if most else "some"
+    counted = None if of_steps and reading == "some" else groups
+    values = {"reading": reading, "groups": counted, "rollouts": rollouts, "status": status}
     # no task begins like this, so that nothing is scored is no bad start, but for a few it may be
     severity: Severity = "error" if most else "info" if too_early(points, context) else "warning"
     return Finding("unscored", severity, recent.span, values)
 
 
+def _unscorable(series: Series, context: Context) -> Points | None:
+    """Share of groups with fewer than two rewards; a group of one has no second, so it is asked of larger ones."""
+    return None if context.group_size == 1 else series.find("groups/unscorable", points=LEVEL_POINTS)
+
+
 def _undefined_reward(series: Series) -> Points:
-    """Without groups: 1 at the steps whose reward is recorded and is no number."""
+    """Without such groups: 1 at the steps whose reward is recorded and is no number."""
     reward = series.defined("reward")
     if len(reward) < LEVEL_POINTS:
         raise CannotJudge("groups/unscorable", len(series.points("groups/unscorable")), LEVEL_POINTS)
