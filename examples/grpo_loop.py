@@ -20,13 +20,13 @@ from cupola.core.records import Completion, Group, Prompt, Rollout, Sampling
 from cupola.train.models import (
     InProcessSampler,
     Policy,
-    completion_logits,
+    completion_scores,
     load_policy,
     micro_batches,
     pad,
     set_threads,
 )
-from cupola.train.objectives import RATIOS, SURROGATES, Clip, advantages, count, omega, token_logps, weighted_sum
+from cupola.train.objectives import RATIOS, SURROGATES, Clip, advantages, count, omega, weighted_sum
 from cupola.train.rollout import Collector, group_metrics, headline
 from cupola.train.tasks import draw_problem, make_task
 from cupola.train.verifiers import Scorer, build
@@ -81,7 +81,7 @@ def accumulate_gradient(policy: Policy, groups: Sequence[Group]) -> bool:
     weight = omega("sequence_mean", lengths, index, scored, totals, SAMPLING.max_tokens)
 
     live = advantage.nonzero().squeeze(1).tolist()
-    for chosen in micro_batches([(len(prompts[i]), len(answers[i])) for i in live], MICRO_TOKENS):
+    for chosen in micro_batches([prompts[i] for i in live], [answers[i] for i in live], MICRO_TOKENS):
         rows = [live[k] for k in chosen]
         loss = policy_loss(
             policy, [prompts[i] for i in rows], [answers[i] for i in rows], advantage[rows], weight[rows]
@@ -98,7 +98,7 @@ def policy_loss(
     With one update per batch the old policy is the policy itself: the ratio is 1 and its gradient that of log p.
     """
     batch = pad(prompts, answers, policy.pad_id)
-    logp = token_logps(completion_logits(policy.model, batch, SAMPLING.temperature), batch.tokens)
+    logp, _ = completion_scores(policy.model, batch, SAMPLING.temperature)
     ratio = RATIOS["token"](logp, logp.detach(), batch.mask)
     loss = SURROGATES["clipped"].loss(logp, ratio, advantage[:, None].to(logp), batch.mask, Clip(CLIP_LOW, CLIP_HIGH))
     return weighted_sum(loss, batch.mask, weight)

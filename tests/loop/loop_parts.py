@@ -17,7 +17,7 @@ from cupola.core.records import Completion, Group, Outcome, Prompt, Rollout, Ver
 from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps, without_rejected
 from cupola.train.loop.account import ledger_rows, outcomes
 from cupola.train.loop.metrics import before_metrics, update_metrics
-from cupola.train.models import Policy, Reference, new_policy
+from cupola.train.models import Policy, Reference, in_float64, new_policy
 
 MAX_TOKENS = 12
 ALPHABET = "0123456789+="
@@ -28,7 +28,7 @@ def tiny_policy(seed: int = 0, dtype: torch.dtype = torch.float64) -> Policy:
     torch.manual_seed(seed)
     shape = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     policy = new_policy(ALPHABET, LlamaConfig(**shape, max_position_embeddings=64, initializer_range=0.4))
-    torch.nn.Module.to(policy.model, dtype)
+    in_float64(policy.model) if dtype == torch.float64 else torch.nn.Module.to(policy.model, dtype)
     return policy
 
 
@@ -113,9 +113,15 @@ def gradients_of(learner: Learner, critic: bool = False) -> list[list[Tensor]]:
 
 
 def rows_forwarded(model: PreTrainedModel) -> list[int]:
-    """A list that fills with the batch size of each forward pass."""
+    """A list that fills with the number of completions of each forward pass; one over prompts alone is none."""
     found: list[int] = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: found.append(len(kwargs["input_ids"])), with_kwargs=True)
+
+    def note(module: object, args: object, kwargs: Mapping[str, Any]) -> None:
+        cache = kwargs.get("cache")
+        if cache is None or cache.get_seq_length() > 0:
+            found.append(len(kwargs["input_ids"]))
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
     return found
 
 

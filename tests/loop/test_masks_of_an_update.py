@@ -15,6 +15,7 @@ from cupola.train.loop import Learner
 from cupola.train.loop.keep import Seen, kept_tokens
 from cupola.train.loop.loss import Inputs, micro_loss
 from cupola.train.models import Reference
+from cupola.train.objectives import token_logps
 
 CUTS = (1, 60, 100_000)
 TWICE = {"learning_rate": 0.5, "epochs": 2}
@@ -96,7 +97,6 @@ def test_kl_cov_pays_its_coefficient_per_nat() -> None:
     logits = torch.zeros(1, 2, 2, dtype=torch.float64, requires_grad=True)
     half = torch.tensor(0.5, dtype=torch.float64).log()
     inputs = Inputs(
-        tokens=torch.zeros(1, 2, dtype=torch.long),
         mask=torch.ones(1, 2),
         advantages=torch.zeros(1, 1, dtype=torch.float64),
         omega={"policy": torch.ones(1, dtype=torch.float64)},
@@ -104,7 +104,8 @@ def test_kl_cov_pays_its_coefficient_per_nat() -> None:
         logp_old=torch.stack([half - 0.5, half])[None],
         pays=torch.tensor([[True, False]]),
     )
-    loss = micro_loss(logits, inputs, validate({"preset": "dapo", "masks": {"kl_cov": {"coef": 3.0}}}, Objective))
+    logp = token_logps(logits, torch.zeros(1, 2, dtype=torch.long))
+    loss = micro_loss(logp, None, inputs, validate({"preset": "dapo", "masks": {"kl_cov": {"coef": 3.0}}}, Objective))
     assert loss.total.item() == pytest.approx(1.5)
     loss.total.backward()
     assert logits.grad is not None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 from tiny import distributions, tiny_policy
+from torch import Tensor
 
 from cupola.core.records import Completion, DataError, Prompt, Sampling
 from cupola.train.models import InProcessSampler, Policy, make_policy
+from cupola.train.models.decoder import Cached, Lean
 
 PROMPTS = [Prompt("1+2="), Prompt("5="), Prompt("123+456="), Prompt("77+8=")]
 LEVEL = [Prompt("1+2="), Prompt("3+4=")]
@@ -144,34 +148,66 @@ def test_texts_leave_out_the_end(policy: Policy) -> None:
         assert "<" not in completion.text
 
 
-def forwarded(policy: Policy) -> list[tuple[int, int]]:
-    """A list that fills with (rows, columns) of each forward pass."""
-    shapes: list[tuple[int, int]] = []
+def stepped(kind: type[Cached] | type[Lean], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that fills with the rows of each step of this kind of decoder."""
+    rows: list[int] = []
+    step = kind.step
+
+    def noted(self: Any, token: Tensor, position: Tensor, mask: Tensor | None) -> Tensor:
+        rows.append(len(token))
+        return step(self, token, position, mask)
+
+    monkeypatch.setattr(kind, "step", noted)
+    return rows
+
+
+@pytest.mark.parametrize("kind", [Cached, Lean])
+def test_a_prompt_is_read_once_for_its_whole_group(
+    kind: type[Cached] | type[Lean], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tiny_policy()
+    sampler = InProcessSampler(policy)
+    sampler.lean = kind is Lean
+    shapes: list[tuple[int, ...]] = []
     policy.model.register_forward_pre_hook(
         lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    return shapes
-
-
-def test_a_prompt_is_read_once_for_its_whole_group() -> None:
-    policy = tiny_policy()
-    shapes = forwarded(policy)
-    draw(policy, Sampling(5), n=16)
+    rows = stepped(kind, monkeypatch)
+    sampler.generate(PROMPTS, 16, Sampling(5), 0)
     assert shapes[0] == (4, 8)  # four prompts, padded to the longest, not 64
-    assert shapes[1] == (64, 1)
+    assert rows[0] == 64
 
 
-def test_finished_rows_leave_the_batch() -> None:
-    policy = tiny_policy()
-    shapes = forwarded(policy)
-    groups = draw(policy, Sampling(30), n=16)
-    widths = [rows for rows, _ in shapes[1:]]
+@pytest.mark.parametrize("kind", [Cached, Lean])
+def test_finished_rows_leave_the_batch(kind: type[Cached] | type[Lean], monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = InProcessSampler(tiny_policy())
+    sampler.lean = kind is Lean
+    widths = stepped(kind, monkeypatch)
+    groups = sampler.generate(PROMPTS, 16, Sampling(30), 0)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 16
     longest = max(completion.n_tokens for group in groups for completion in group)
     assert len(widths) == longest - 1  # nothing is computed after the last row has ended
     unfinished = [sum(c.n_tokens > position for g in groups for c in g) for position in range(1, longest)]
     assert all(width <= math.ceil(live / 0.75) for width, live in zip(widths, unfinished, strict=True))
+
+
+def test_both_decoders_draw_the_same_tokens() -> None:
+    own, lean = InProcessSampler(tiny_policy()), InProcessSampler(tiny_policy())
+    assert lean.lean
+    own.lean = False
+    assert ids(own.generate(PROMPTS, 8, Sampling(20), 5)) == ids(lean.generate(PROMPTS, 8, Sampling(20), 5))
+
+
+def test_tokens_come_as_often_as_their_probability_says(policy: Policy) -> None:
+    """The first token of 4,000 answers against the distribution it is drawn from: chi-square, 99.9% quantile."""
+    groups = InProcessSampler(policy).generate([Prompt("1+2=")], 4000, Sampling(1), seed=7)
+    seen = np.bincount([int(completion.token_ids[0]) for completion in groups[0]], minlength=14)
+    expected = 4000 * distributions(policy, "1+2=", [2], 1.0)[0].exp().numpy()
+    kept = expected >= 5
+    surprise = float(((seen[kept] - expected[kept]) ** 2 / expected[kept]).sum())
+    assert kept.sum() > 5
+    assert surprise < chi2.ppf(0.999, int(kept.sum()) - 1)
 
 
 def test_a_prompt_that_does_not_fit_is_named() -> None:

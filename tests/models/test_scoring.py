@@ -16,20 +16,29 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=2
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 300))
 def test_batches_hold_every_row_once_and_keep_to_the_budget(lengths: list[tuple[int, int]], budget: int) -> None:
-    batches = list(micro_batches(lengths, budget))
+    prompts, completions = [[p] * p for p, _ in lengths], [[0] * c for _, c in lengths]
+    batches = list(micro_batches(prompts, completions, budget))
     assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
     for batch in batches:
-        padded = len(batch) * (max(lengths[i][0] for i in batch) + max(lengths[i][1] for i in batch))
+        read = {lengths[i][0] for i in batch}  # prompts of equal length are equal here, and are read once
+        padded = len(read) * max(read) + len(batch) * max(lengths[i][1] for i in batch)
         assert padded <= budget or len(batch) == 1
 
 
+def test_a_large_batch_is_closed_before_it_is_mostly_padding() -> None:
+    """200 answers of 10 tokens and 20 of 40: together 8,800 padded tokens for 2,800, apart 2,800."""
+    completions = [[0] * 10] * 200 + [[0] * 40] * 20
+    batches = list(micro_batches([[1]] * 220, completions, 100_000))
+    assert [len(batch) for batch in batches] == [200, 20]
+
+
 def test_padding_by_hand() -> None:
-    found = pad([[5], [6, 7]], [[8, 9, 10], [11]], pad_id=0)
-    assert found.input_ids.tolist() == [[0, 5, 8, 9, 10], [6, 7, 11, 0, 0]]
-    assert found.attention_mask.tolist() == [[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    assert found.position_ids.tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 2, 2]]
-    assert found.tokens.tolist() == [[8, 9, 10], [11, 0, 0]]
-    assert found.mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    found = pad([[5], [6, 7], [5]], [[8, 9, 10], [11], []], pad_id=0)
+    assert found.prompts.tolist() == [[0, 5], [6, 7]]
+    assert found.prompt_mask.tolist() == [[0, 1], [1, 1]]
+    assert found.prompt_of.tolist() == [0, 1, 0]
+    assert found.tokens.tolist() == [[8, 9, 10], [11, 0, 0], [0, 0, 0]]
+    assert found.mask.tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("budget", [1, 40, 10_000])

@@ -17,6 +17,7 @@ from cupola.core.config import Recipe, validate
 from cupola.core.config.compatibility import COMPATIBLE
 from cupola.train.loop import Batch, plan_steps
 from cupola.train.loop.loss import Inputs, micro_loss
+from cupola.train.objectives import token_entropy, token_logps
 
 pytestmark = [pytest.mark.trl, pytest.mark.filterwarnings("default")]
 
@@ -69,7 +70,6 @@ def our_losses(settings: Recipe, data: Mapping[str, Tensor]) -> list[tuple[float
         leaf, total = data["logits"].clone().requires_grad_(), 0.0
         for rows in plan.micro:
             inputs = Inputs(
-                tokens=data["tokens"][rows],
                 mask=(torch.arange(data["tokens"].shape[1]) < HELD_BY_TRL[rows, None]).long(),
                 advantages=ADVANTAGES[rows, None],
                 omega={name: term.omega[rows] for name, term in plan.terms.items()},
@@ -77,7 +77,9 @@ def our_losses(settings: Recipe, data: Mapping[str, Tensor]) -> list[tuple[float
                 logp_old=data["old"][rows],
                 logp_ref=data["reference"][rows],
             )
-            loss = micro_loss(leaf[rows], inputs, settings.objective)
+            logits, tokens = leaf[rows], data["tokens"][rows]
+            entropy = token_entropy(logits) if "entropy" in inputs.omega else None
+            loss = micro_loss(token_logps(logits, tokens), entropy, inputs, settings.objective)
             loss.total.backward()
             total += float(loss.total.detach())
         assert leaf.grad is not None

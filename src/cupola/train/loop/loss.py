@@ -16,8 +16,6 @@ from cupola.train.objectives import (
     gradient_weight,
     importance_corrected,
     importance_weights,
-    token_entropy,
-    token_logps,
     value_loss,
     weighted_sum,
 )
@@ -25,15 +23,14 @@ from cupola.train.objectives import (
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the loss of n rows needs beside the logits.
+    """What the loss of n rows needs beside the policy's log-probabilities.
 
-    `tokens` and `mask` are (n, T), `advantages` (n, 1) or (n, T); `omega` (n,) and the coefficient of each term by its
+    `mask` is (n, T), `advantages` (n, 1) or (n, T); `omega` (n,) and the coefficient of each term by its
     name. (n, T) or `None`: `logp_old` (on a batch's only update the old log-probabilities are the current ones),
     `logp_ref` (without a KL term), `logp_sampler` (without a correction), `keep` and `pays` (see
     `loop.keep`), and of the critic `values`, `values_old` and `returns`.
     """
 
-    tokens: Tensor
     mask: Tensor
     advantages: Tensor
     omega: dict[str, Tensor]
@@ -68,14 +65,15 @@ class Loss:
         return torch.stack(list(self.terms.values())).sum()
 
 
-def micro_loss(logits: Tensor, inputs: Inputs, objective: Objective) -> Loss:
+def micro_loss(logp: Tensor, entropy: Tensor | None, inputs: Inputs, objective: Objective) -> Loss:
     """L = policy + beta * KL - c_H * entropy + c_V * value over one micro-batch, plain sums of omega * m * value.
 
-    `logits` (n, T, V) predict the completion tokens and are divided by the sampling temperature.
+    `logp` and `entropy` (n, T) are the policy's at the sampling temperature, with gradient; the entropy is there where
+    the objective has its term.
     """
     mask, omega, coef = inputs.mask, inputs.omega, inputs.coef
     # Padding is 0 before anything is computed from it: exp of its log-probability may overflow, and 0 * inf is NaN.
-    logp = torch.where(mask.bool(), token_logps(logits, inputs.tokens), 0.0)
+    logp = torch.where(mask.bool(), logp, 0.0)
     logp_old = logp.detach() if inputs.logp_old is None else inputs.logp_old
     ratio = RATIOS[objective.ratio](logp, logp_old, mask)
     per_token, sums = policy_loss(logp, ratio, logp_old, inputs, objective)
@@ -91,8 +89,7 @@ def micro_loss(logits: Tensor, inputs: Inputs, objective: Objective) -> Loss:
         terms["kl"] = coef["kl"] * weighted_sum(kl, mask, omega["kl"])
         sums["kl"] = (kl.detach() * mask).sum(-1)
     weights = {name: gradient_weight(term, logp) for name, term in terms.items()}
-    if "entropy" in omega:
-        entropy = token_entropy(logits)
+    if entropy is not None:
         terms["entropy"] = -coef["entropy"] * weighted_sum(entropy, mask, omega["entropy"])
         sums["entropy"] = (entropy.detach() * mask).sum(-1)
     if inputs.values is not None and inputs.values_old is not None and inputs.returns is not None:

@@ -145,5 +145,5 @@ def _cut(batch: Batch, rows: list[int], optim: Updates) -> list[list[int]]:
     """Micro-batches of `micro_rollouts` rows in order; without it of `micro_tokens`, similar lengths together."""
     if optim.micro_rollouts is not None:
         return [rows[start : start + optim.micro_rollouts] for start in range(0, len(rows), optim.micro_rollouts)]
-    lengths = [(len(batch.prompts[i]), len(batch.completions[i])) for i in rows]
-    return [[rows[k] for k in chosen] for chosen in micro_batches(lengths, optim.micro_tokens)]
+    prompts, completions = [batch.prompts[i] for i in rows], [batch.completions[i] for i in rows]
+    return [[rows[k] for k in chosen] for chosen in micro_batches(prompts, completions, optim.micro_tokens)]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from cupola.core.config import Optim
 from cupola.core.records import DataError, Prompt
 from cupola.train.loop.optim import build_optimizer, learning_rate, take_step
-from cupola.train.models import Policy, completion_logits, micro_batches, pad, to_device
-from cupola.train.objectives import token_logps
+from cupola.train.models import Policy, completion_scores, micro_batches, pad, to_device
 from cupola.train.tasks import TARGET
 
 
@@ -39,9 +38,9 @@ def _step(policy: Policy, examples: Sequence[Prompt], optim: Optim) -> float:
     targets = [_target_ids(policy, example) for example in examples]
     tokens = sum(map(len, targets))
     total = 0.0
-    for rows in micro_batches([(len(p), len(t)) for p, t in zip(prompts, targets, strict=True)], optim.micro_tokens):
+    for rows in micro_batches(prompts, targets, optim.micro_tokens):
         batch = to_device(pad([prompts[i] for i in rows], [targets[i] for i in rows], policy.pad_id), policy.device)
-        logp = token_logps(completion_logits(policy.model, batch, 1.0), batch.tokens)
+        logp, _ = completion_scores(policy.model, batch, temperature=1.0)
         loss = -(logp * batch.mask).sum() / tokens
         loss.backward()
         total += float(loss.detach())

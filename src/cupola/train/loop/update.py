@@ -24,14 +24,14 @@ from cupola.train.models import (
     Policy,
     Reference,
     Sequences,
-    completion_logits,
+    completion_scores,
     logprobs,
     pad,
     per_token,
     to_device,
     trainable,
 )
-from cupola.train.objectives import require_finite, token_entropy, token_logps
+from cupola.train.objectives import require_finite
 from cupola.train.tasks import derive
 
 
@@ -134,22 +134,22 @@ class Learner:
         objective = self.recipe.objective
         prompts, completions = [batch.prompts[i] for i in rows], [batch.completions[i] for i in rows]
         sequences = to_device(pad(prompts, completions, self.policy.pad_id), self.policy.device)
-        logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
+        temperature = self.recipe.sampling.temperature
+        logp, entropy = completion_scores(self.policy.model, sequences, temperature, "entropy" in plan.terms)
         width = sequences.tokens.shape[1]
 
         def padded(values: list[Tensor]) -> Tensor:
             """Rows of unequal length as (n, T); what stands in the padding is masked."""
-            return pad_sequence(values, batch_first=True).to(logits)
+            return pad_sequence(values, batch_first=True).to(logp)
 
         def cut(values: Tensor | None) -> Tensor | None:
             """These rows of a table of the whole batch."""
-            return None if values is None else values[rows, :width].to(logits)
+            return None if values is None else values[rows, :width].to(logp)
 
         inputs = Inputs(
-            tokens=sequences.tokens,
             mask=sequences.mask,
-            advantages=advantages.values[rows, :width].to(logits),
-            omega={name: term.omega[rows].to(logits) for name, term in plan.terms.items()},
+            advantages=advantages.values[rows, :width].to(logp),
+            omega={name: term.omega[rows].to(logp) for name, term in plan.terms.items()},
             coef={"kl": objective.beta, "entropy": self.bonus.applied, "value": objective.critic.coef},
             logp_old=padded([logp_old[i] for i in rows]) if logp_old else None,
             logp_ref=padded(self._reference_logps(batch, rows)) if "kl" in plan.terms else None,
@@ -162,7 +162,7 @@ class Learner:
             values_old=cut(advantages.values_old),
             returns=cut(advantages.returns),
         )
-        return micro_loss(logits, inputs, objective)
+        return micro_loss(logp, entropy, inputs, objective)
 
     def _kept(self, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]) -> Kept:
         """The masks of this step, from a pass without gradient over all rows that its policy term counts."""
@@ -175,8 +175,9 @@ class Learner:
             return Kept()
 
         def forward(sequences: Sequences) -> Tensor:
-            logits = completion_logits(self.policy.model, sequences, self.recipe.sampling.temperature)
-            return torch.stack([token_logps(logits, sequences.tokens), token_entropy(logits)], -1)
+            logp, entropy = completion_scores(self.policy.model, sequences, self.recipe.sampling.temperature, True)
+            assert entropy is not None  # it was asked for
+            return torch.stack([logp, entropy], -1)
 
         found = dict(zip(rows, self._ask(forward, batch, rows), strict=True))
         nothing = found[rows[0]][:0, 0]

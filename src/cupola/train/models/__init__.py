@@ -8,6 +8,7 @@ from cupola.train.models.policy import (
     EMBEDDED,
     EMBEDDED_DIGEST,
     Policy,
+    in_float64,
     load_policy,
     make_policy,
     restore_policy,
@@ -20,7 +21,7 @@ from cupola.train.models.policy import (
 )
 from cupola.train.models.reference import AdapterOff, Reference
 from cupola.train.models.sampler import InProcessSampler
-from cupola.train.models.scoring import Sequences, completion_logits, logprobs, micro_batches, pad, per_token, to_device
+from cupola.train.models.scoring import Sequences, completion_scores, logprobs, micro_batches, pad, per_token, to_device
 
 __all__ = [
     "ADAPTER",
@@ -35,9 +36,10 @@ __all__ = [
     "adapt",
     "base_weights",
     "character_tokenizer",
-    "completion_logits",
+    "completion_scores",
     "critic_of",
     "llama_shape",
+    "in_float64",
     "load_policy",
     "logprobs",
     "make_policy",

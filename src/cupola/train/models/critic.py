@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from cupola.train.models.policy import Policy
-from cupola.train.models.scoring import Sequences
+from cupola.train.models.scoring import Sequences, read
 
 
 class Critic(torch.nn.Module):
@@ -18,7 +20,7 @@ class Critic(torch.nn.Module):
     that the first advantages are returns.
     """
 
-    def __init__(self, body: torch.nn.Module, hidden_size: int) -> None:
+    def __init__(self, body: PreTrainedModel, hidden_size: int) -> None:
         super().__init__()
         self.body = body
         self.head = torch.nn.Linear(hidden_size, 1)
@@ -27,13 +29,7 @@ class Critic(torch.nn.Module):
 
     def forward(self, sequences: Sequences) -> Tensor:
         """Values (N, T) in at least float32; a value stands at its token and has seen only what precedes it."""
-        length = sequences.tokens.shape[1]
-        hidden = self.body(
-            input_ids=sequences.input_ids,
-            attention_mask=sequences.attention_mask,
-            position_ids=sequences.position_ids,
-            use_cache=False,
-        ).last_hidden_state[:, -length - 1 : -1]
+        hidden = torch.cat(read(self.body, sequences, head=False), 1)
         values: Tensor = self.head(hidden.to(self.head.weight)).squeeze(-1)
         return values
 
@@ -43,7 +39,8 @@ def critic_of(policy: Policy) -> Critic:
 
     It trains its head and what the policy trains of its own body: all of it, or an adapter.
     """
-    critic = Critic(copy.deepcopy(policy.model.base_model), policy.model.config.hidden_size)
+    body: Any = copy.deepcopy(policy.model.base_model)
+    critic = Critic(body, policy.model.config.hidden_size)
     wide = torch.promote_types(policy.model.dtype, torch.float32)  # a value's small moves are lost in bfloat16
     critic.head.to(device=policy.device, dtype=wide)
     return critic.eval()

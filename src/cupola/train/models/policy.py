@@ -112,6 +112,8 @@ def load_policy(source: str, dtype: str = "float32", device: str = "auto") -> Po
     model, loading = loaded
     if missing := sorted(loading["missing_keys"]):
         raise ModelError(f"{source}: the weights lack {', '.join(missing[:3])}, which would be drawn at random")
+    if dtype == "float64":
+        in_float64(model)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -119,6 +121,25 @@ def load_policy(source: str, dtype: str = "float32", device: str = "auto") -> Po
     except (RuntimeError, AssertionError) as error:  # torch raises either for a device that it was built without
         raise ModelError(f"model.device = {device!r}: {str(error).splitlines()[0]}") from error
     return make_policy(source, model, tokenizer)
+
+
+class ExactNorm(torch.nn.Module):
+    """RMSNorm in the type of its input; transformers' computes in float32 whatever it is given."""
+
+    weight: torch.nn.Parameter
+    variance_epsilon: float
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.variance_epsilon)
+
+
+def in_float64(model: PreTrainedModel) -> PreTrainedModel:
+    """The model in double precision throughout, its norms too: for checks that rounding must not blur."""
+    torch.nn.Module.to(model, torch.float64)
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
+            module.__class__ = ExactNorm
+    return model
 
 
 def make_policy(source: str, model: PreTrainedModel, tokenizer: Any) -> Policy:

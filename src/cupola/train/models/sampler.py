@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from cupola.core.records import Completion, NumericalError, Prompt, Receipt, Sampling
+from cupola.train.models.decoder import Cached, Decoder, Lean, LeanWeights, agree, is_lean
 from cupola.train.models.policy import Policy
 from cupola.train.models.scoring import logprobs
 
@@ -28,6 +29,8 @@ class InProcessSampler:
         self.policy = policy
         self.cache_tokens = cache_tokens
         self.version = 0
+        with torch.inference_mode():
+            self.lean = is_lean(policy.model) and agree(policy.model)
 
     def publish(self, version: int) -> Receipt:
         """Count the trainer's weights, which this sampler shares, as `version`."""
@@ -44,8 +47,10 @@ class InProcessSampler:
         generator = torch.Generator(self.policy.device).manual_seed(seed)
         completions: list[list[Completion]] = []
         with torch.inference_mode():
+            # Packed for this call alone: so they are the weights of this moment, and take no memory after it.
+            weights = LeanWeights(self.policy.model, len(encoded) * n) if self.lean else None
             for chunk in self._chunks(encoded, n, sampling.max_tokens):
-                decoding = _Decoding(self.policy, chunk, n, sampling, generator)
+                decoding = _Decoding(self.policy, chunk, n, sampling, generator, weights)
                 decoding.run()
                 flat = [decoding.completion(row, self.version) for row in range(len(chunk) * n)]
                 completions += [flat[i : i + n] for i in range(0, len(flat), n)]
@@ -81,9 +86,16 @@ class _Decoding:
     """One batch being decoded. `live` holds the row number of each cache row that is still unfinished."""
 
     def __init__(
-        self, policy: Policy, prompts: list[list[int]], n: int, sampling: Sampling, generator: torch.Generator
+        self,
+        policy: Policy,
+        prompts: list[list[int]],
+        n: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+        weights: LeanWeights | None,
     ) -> None:
         self.policy, self.prompts, self.n, self.sampling, self.generator = policy, prompts, n, sampling, generator
+        self.weights = weights
         rows, length, device = len(prompts) * n, sampling.max_tokens, policy.device
         self.tokens = torch.zeros(rows, length, dtype=torch.long, device=device)
         self.logps = torch.zeros(rows, length, dtype=torch.float32, device=device)
@@ -124,35 +136,47 @@ class _Decoding:
             mask[row, width - len(prompt) :] = 1
         ids, mask = ids.to(self.policy.device), mask.to(self.policy.device)
         padded = not bool(mask.all())
-        self.cache = DynamicCache(config=self.policy.model.config)
+        cache = DynamicCache(config=self.policy.model.config)
         logits: Tensor = self.policy.model(
             input_ids=ids,
             attention_mask=mask if padded else None,
             position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            cache=self.cache,
+            cache=cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
-        self.cache.batch_repeat_interleave(self.n)
+        cache.batch_repeat_interleave(self.n)
+        self.decoder: Decoder = (
+            Cached(self.policy.model, cache)
+            if self.weights is None
+            else Lean(self.weights, cache, width + self.sampling.max_tokens)
+        )
         # Without padding no mask is needed, and attention without a mask is faster.
         self.mask = mask.repeat_interleave(self.n, dim=0) if padded else None
         self.position = mask.sum(-1).repeat_interleave(self.n)
         return logits.repeat_interleave(self.n, dim=0)
 
     def _choose(self, logits: Tensor, position: int) -> Tensor:
-        greedy = self.sampling.temperature == 0
-        logp = (logits.float() / (1.0 if greedy else self.sampling.temperature)).log_softmax(-1)
+        temperature = self.sampling.temperature or 1.0
+        logp = (logits.float() if temperature == 1 else logits.float() / temperature).log_softmax(-1)
         probs = logp.exp()
-        if greedy:
-            token = logp.argmax(-1)
-        else:
-            if not bool(probs.isfinite().all()):
-                raise NumericalError("sampling: the policy's probabilities are not finite; its weights are damaged")
-            token = torch.multinomial(probs, 1, generator=self.generator).squeeze(1)
+        token = logp.argmax(-1) if self.sampling.temperature == 0 else self._draw(probs)
         self.tokens[self.live, position] = token
         self.logps[self.live, position] = logp.gather(1, token[:, None]).squeeze(1)
         self.entropies[self.live, position] = -(probs * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
         return token
+
+    def _draw(self, probs: Tensor) -> Tensor:
+        """A token of each row, (n,): the first whose cumulated probability is above a uniform number.
+
+        In double precision, in which the sum over a large vocabulary loses none of its tail.
+        """
+        cumulated = probs.cumsum(-1, dtype=torch.float64)
+        total = cumulated[:, -1:]
+        if not bool(total.isfinite().all()):
+            raise NumericalError("sampling: the policy's probabilities are not finite; its weights are damaged")
+        uniform = torch.rand(total.shape, generator=self.generator, dtype=torch.float64, device=total.device)
+        return torch.searchsorted(cumulated, uniform * total, right=True).squeeze(1)
 
     def _stop(self, token: Tensor, position: int) -> None:
         ends = torch.isin(token, self.stop_ids) & ~self.stopped[self.live]
@@ -174,7 +198,7 @@ class _Decoding:
         if float(going.float().mean()) > 1 - COMPACT_SHARE:
             return token
         keep = going.nonzero().squeeze(1)
-        self.cache.batch_select_indices(keep)
+        self.decoder.keep(keep)
         self.live, self.position = self.live[keep], self.position[keep]
         self.mask = None if self.mask is None else self.mask[keep]
         return token[keep]
@@ -182,12 +206,6 @@ class _Decoding:
     def _step(self, token: Tensor) -> Tensor:
         if self.mask is not None:
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(token), 1)], dim=1)
-        logits: Tensor = self.policy.model(
-            input_ids=token[:, None],
-            attention_mask=self.mask,
-            position_ids=self.position[:, None],
-            cache=self.cache,
-            use_cache=True,
-        ).logits[:, -1]
+        logits = self.decoder.step(token, self.position, self.mask)
         self.position = self.position + 1
         return logits

@@ -1,4 +1,4 @@
-"""Teacher-forced log-probabilities of given completions."""
+"""Teacher-forced scores of given completions, each prompt read once for all of its completions."""
 
 from __future__ import annotations
 
@@ -7,57 +7,104 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
-from cupola.train.objectives import token_logps
+from cupola.train.objectives import token_entropy, token_logps
+
+#: A micro-batch of at least so many tokens is closed rather than padded further once an eighth of it is padding.
+WORTH_A_PASS = 1024
+PADDING_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Padded sequences: all prompts end, and all completions begin, at one shared column.
+    """N completions of U prompts, padded: the prompts before, the completions behind.
 
-    `input_ids`, `attention_mask`, `position_ids` are (N, P + T); `tokens` and `mask` (N, T) are the completions alone.
+    `prompts` and `prompt_mask` are (U, P), `tokens` and `mask` (N, T), `prompt_of` (N,) is the prompt of each
+    completion. Equal prompts stand there once.
     """
 
-    input_ids: Tensor
-    attention_mask: Tensor
-    position_ids: Tensor
+    prompts: Tensor
+    prompt_mask: Tensor
+    prompt_of: Tensor
     tokens: Tensor
     mask: Tensor
 
 
 def pad(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad_id: int) -> Sequences:
     """Sequences of N prompts with their completions."""
-    width = max(map(len, prompts))
-    length = max(map(len, completions))
-    ids = torch.full((len(prompts), width + length), pad_id, dtype=torch.long)
-    attention = torch.zeros_like(ids)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        span = slice(width - len(prompt), width + len(completion))
-        ids[row, span] = torch.tensor([*prompt, *completion])
-        attention[row, span] = 1
-    positions = (attention.cumsum(-1) - 1).clamp(min=0)
-    return Sequences(ids, attention, positions, ids[:, width:], attention[:, width:])
+    distinct = {tuple(prompt): index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    width, length = max(map(len, distinct)), max(map(len, completions))
+    ids = torch.full((len(distinct), width), pad_id, dtype=torch.long)
+    prompt_mask = torch.zeros_like(ids)
+    for prompt, row in distinct.items():
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        prompt_mask[row, width - len(prompt) :] = 1
+    tokens = torch.full((len(completions), length), pad_id, dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for row, completion in enumerate(completions):
+        tokens[row, : len(completion)] = torch.tensor(completion, dtype=torch.long)
+        mask[row, : len(completion)] = 1
+    return Sequences(ids, prompt_mask, torch.tensor([distinct[tuple(p)] for p in prompts]), tokens, mask)
 
 
 def to_device(sequences: Sequences, device: torch.device) -> Sequences:
     return Sequences(*(tensor.to(device) for tensor in vars(sequences).values()))
 
 
-def completion_logits(model: PreTrainedModel, sequences: Sequences, temperature: float) -> Tensor:
-    """Logits / temperature that predict each completion token, (N, T, V) in at least float32.
+def read(model: PreTrainedModel, sequences: Sequences, head: bool = True) -> list[Tensor]:
+    """What a model says where a completion token is predicted, (N, T, ...) in one or two pieces along T.
 
-    The model computes logits for these positions alone; the last one predicts nothing that is asked.
+    Logits, or without `head` the last hidden states of a model that has none. Where completions share prompts there are
+    two passes: the prompts, each once, then the completions over the prompts' keys and values, through which the
+    gradient flows back.
     """
-    length = sequences.tokens.shape[1]
-    logits = model(
-        input_ids=sequences.input_ids,
-        attention_mask=sequences.attention_mask,
-        position_ids=sequences.position_ids,
-        use_cache=False,
-        logits_to_keep=length + 1,
-    ).logits[:, -length - 1 : -1]
-    return (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    prompt_mask, of, tokens, mask = sequences.prompt_mask, sequences.prompt_of, sequences.tokens, sequences.mask
+    length = tokens.shape[1]
+
+    def forward(ids: Tensor, attention: Tensor, positions: Tensor, keep: int, cache: DynamicCache | None) -> Tensor:
+        limit = {"logits_to_keep": keep} if head else {}
+        inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
+        out = model(**inputs, cache=cache, use_cache=cache is not None, **limit)
+        found: Tensor = (out.logits if head else out.last_hidden_state)[:, -keep:]
+        return found
+
+    if len(prompt_mask) == len(tokens):
+        attention = torch.cat([prompt_mask, mask], 1)
+        positions = (attention.cumsum(-1) - 1).clamp(min=0)
+        return [forward(torch.cat([sequences.prompts, tokens], 1), attention, positions, length + 1, None)[:, :-1]]
+    cache = DynamicCache(config=model.config)
+    positions = (prompt_mask.cumsum(-1) - 1).clamp(min=0)
+    first = forward(sequences.prompts, prompt_mask, positions, 1, cache)[of]
+    if length == 1:
+        return [first]
+    cache.batch_select_indices(of)
+    attention = torch.cat([prompt_mask[of], mask[:, :-1]], 1)
+    positions = prompt_mask.sum(-1)[of][:, None] + torch.arange(length - 1, device=tokens.device)
+    return [first, forward(tokens[:, :-1], attention, positions, length - 1, cache)]
+
+
+def completion_scores(
+    model: PreTrainedModel, sequences: Sequences, temperature: float, entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each completion token, (N, T) in at least float32, and the entropy there if asked for.
+
+    Both are those of softmax(logits / temperature). Logits are computed where a completion token is predicted, and
+    nowhere else.
+    """
+    logps, entropies, start = [], [], 0
+    for logits in read(model, sequences):
+        scaled = _scaled(logits, temperature)
+        logps.append(token_logps(scaled, sequences.tokens[:, start : start + scaled.shape[1]]))
+        if entropy:
+            entropies.append(token_entropy(scaled))
+        start += scaled.shape[1]
+    return torch.cat(logps, 1), torch.cat(entropies, 1) if entropy else None
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return wide if temperature == 1 else wide / temperature
 
 
 @torch.no_grad()
@@ -75,8 +122,7 @@ def per_token(
     `forward` takes padded sequences to (N, T, ...); no more than `micro_tokens` go through it at once.
     """
     found: dict[int, Tensor] = {}
-    lengths = [(len(p), len(c)) for p, c in zip(prompts, completions, strict=True)]
-    for rows in micro_batches(lengths, micro_tokens):
+    for rows in micro_batches(prompts, completions, micro_tokens):
         batch = to_device(pad([prompts[i] for i in rows], [completions[i] for i in rows], pad_id), device)
         values = forward(batch).cpu()
         found.update({i: values[k, : len(completions[i])] for k, i in enumerate(rows)})
@@ -95,25 +141,34 @@ def logprobs(
     """Log-probability of each completion's tokens, one (T_i,) tensor each, in the order given."""
 
     def forward(batch: Sequences) -> Tensor:
-        return token_logps(completion_logits(model, batch, temperature), batch.tokens)
+        return completion_scores(model, batch, temperature)[0]
 
     device = next(model.parameters()).device
     return per_token(forward, prompts, completions, device=device, pad_id=pad_id, micro_tokens=micro_tokens)
 
 
-def micro_batches(lengths: Sequence[tuple[int, int]], micro_tokens: int) -> Iterator[list[int]]:
-    """Cut rows into batches of at most `micro_tokens` padded tokens, similar lengths together.
+def micro_batches(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], micro_tokens: int
+) -> Iterator[list[int]]:
+    """Cut rows into batches of at most `micro_tokens` padded tokens, completions of similar length together.
 
-    `lengths` are (prompt, completion) token counts. A row longer than the budget stands alone.
+    Equal prompts of a batch count once. A row longer than the budget stands alone.
     """
-    batch: list[int] = []
-    widest = (0, 0)
-    for row in sorted(range(len(lengths)), key=lambda i: (sum(lengths[i]), i)):
-        wider = (max(widest[0], lengths[row][0]), max(widest[1], lengths[row][1]))
-        if batch and sum(wider) * (len(batch) + 1) > micro_tokens:
+    batch, seen, widths, written = list[int](), set[tuple[int, ...]](), (0, 0), 0
+    for row in sorted(range(len(prompts)), key=lambda i: (len(completions[i]), len(prompts[i]), i)):
+        prompt, length = tuple(prompts[row]), len(completions[row])
+        wider = (max(widths[0], len(prompt)), max(widths[1], length))
+        distinct = len(seen | {prompt})
+        answers = (len(batch) + 1) * wider[1]
+        padding = answers - written - length
+        if batch and (
+            distinct * wider[0] + answers > micro_tokens
+            or (answers > WORTH_A_PASS and padding > PADDING_SHARE * answers)
+        ):
             yield batch
-            batch, wider = [], lengths[row]
+            batch, seen, wider, written = [], set(), (len(prompt), length), 0
         batch.append(row)
-        widest = wider
+        seen.add(prompt)
+        widths, written = wider, written + length
     if batch:
         yield batch

@@ -103,10 +103,15 @@ def on_policy_sequences(logp: Tensor, logp_sampler: Tensor, advantages: Tensor, 
     return (advantages >= 0) | (drift <= delta)
 
 
+#: Entropies this close, in nats, are told apart by nothing but rounding.
+SAME_ENTROPY = 1e-6
+
+
 def high_entropy_tokens(entropy: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
     """Keep the tokens at or above the (1 - share) quantile of all counted entropies, (N, T) bool.
 
-    The quantile interpolates between neighbours, as torch's. Left out: tokens that were nearly certain.
+    The quantile interpolates between neighbours, as torch's; what is within `SAME_ENTROPY` of it is at it, since the
+    first tokens of a prompt's answers have one entropy, but for rounding. Left out: tokens that were nearly certain.
 
     Source: arXiv 2506.01939; TRL's `top_entropy_quantile`, whose quantile is of the micro-batch over all ranks and
     whose entropy bonus it restricts too.
@@ -119,7 +124,8 @@ def high_entropy_tokens(entropy: Tensor, mask: Tensor, share: float = 0.2) -> Te
     place = (len(ordered) - 1) * (1 - share)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
-    return (entropy >= torch.lerp(ordered[below], ordered[above], place - below)) & counted
+    quantile = torch.lerp(ordered[below], ordered[above], place - below)
+    return (entropy >= quantile - SAME_ENTROPY) & counted
 
 
 #: What becomes of a weight outside [low, high]: moved to the bound, or 0.
