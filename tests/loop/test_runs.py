@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_run import STEPS, record, train, write_recipe
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from cupola.core.records import CupolaError, Group, RewardError, RunFolderError
+from cupola.core.records import CupolaError, Group, NumericalError, RewardError, RunFolderError
 from cupola.core.runlog import RunReader
+from cupola.train.loop import loss as loss_module
+from cupola.train.loop import update as update_module
+from cupola.train.loop.loss import Loss
 from cupola.workflows.train import Trained, View, resume_run
 
 
@@ -230,3 +235,39 @@ def test_dynamic_sampling_records_what_it_drew_in_vain(tmp_path: Path) -> None:
         assert all(each["weight_share"] is None and not each["used"] for each in vain)
         assert row["groups/drawn"] in (4, 8, 12)
     assert {row["groups/drawn"] for row in reader.metrics("train")} != {4}
+
+
+def broken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fifth optimiser step's loss is not a number, whatever the model says."""
+    calls = []
+
+    def micro_loss(logp: Tensor, *args: Any) -> Loss:
+        calls.append(1)
+        return loss_module.micro_loss(logp * torch.nan if len(calls) == 5 else logp, *args)
+
+    monkeypatch.setattr(update_module, "micro_loss", micro_loss)
+
+
+def test_an_update_that_is_not_finite_stops_the_run_after_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_once(monkeypatch)
+    with pytest.raises(NumericalError, match=r"^step 3, optimiser step 5: the log-probability of rollout \d+"):
+        train(tmp_path)
+    reader = RunReader(tmp_path / "tiny")
+    assert reader.manifest()["state"] == "failed"
+    assert [row["ledger/refused"] for row in reader.metrics("train")] == [0, 0, 1]
+    (refused, *_) = [row for row in reader.ledger() if "refused" in row]
+    assert (refused["step"], refused["update"]) == (3, 5)
+    assert "is not finite" in refused["refused"]
+    reasons = [row["discard_reason"] for row in reader.rollouts(3) if row["split"] == "train"]
+    assert reasons.count("update_refused") == 8  # one of two minibatches
+
+
+def test_an_update_that_is_not_finite_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_once(monkeypatch)
+    trained = train(tmp_path, "optim.on_nonfinite=skip")
+    assert (trained.state, trained.step) == ("finished", STEPS)
+    rows = RunReader(tmp_path / "tiny").metrics("train")
+    assert [row["ledger/refused"] for row in rows] == [0, 0, 1, 0, 0, 0]
+    assert [row["sampler/version"] for row in rows] == [2, 4, 5, 7, 9, 11]

@@ -136,6 +136,11 @@ class Updates(Optim):
     micro_rollouts: PositiveInt | None = Field(
         None, description="Rollouts per forward, in order, in place of `micro_tokens` (absent: as many as those hold)."
     )
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        "stop",
+        description="What follows an optimiser step that is refused because a loss or gradient is not finite; the step "
+        "is recorded with its rollouts either way.",
+    )
 
 
 class Validation(Section):

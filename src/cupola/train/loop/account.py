@@ -21,12 +21,14 @@ from cupola.train.loop.plan import Plan
 class StepBook:
     """One optimiser step, per row of the batch (N,): gradient weight of each term, and `sums` over the row's tokens.
 
+    A step that was refused says why in `refused` and holds nothing else.
+
     `left` counts the tokens that each mask took; `exact` (N,) are the norms of the rows' own gradients where they were
     measured. The gradient norms are `None` where nothing was forwarded, `learning_rate` where no step was taken.
     """
 
-    def __init__(self, number: int, rows: int, terms: Sequence[str]) -> None:
-        self.number = number
+    def __init__(self, number: int, rows: int, terms: Sequence[str], refused: str | None = None) -> None:
+        self.number, self.refused = number, refused
         self.weights = {name: torch.zeros(rows, dtype=torch.float64) for name in terms}
         self.losses = dict.fromkeys(terms, 0.0)
         self.sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(rows, dtype=torch.float64))
@@ -129,6 +131,8 @@ def _term_row(name: str, plan: Plan, step: StepBook, groups: Sequence[Group], re
     weighted = _weighted(groups, rows, step.weights[name])
     row = ledger_row(name, term.rule, counts, recipe.sampling.max_tokens, term.excluded, weighted, why)
     row = scoped_row(row, term.scope, recipe.optim.minibatches)
+    if step.refused is not None:
+        row |= {"refused": step.refused, "words": [step.refused]}
     if name != "policy":
         return row
     left = {**term.silent, **step.left}
@@ -157,7 +161,9 @@ def outcomes(
         (advantages * batch.mask).sum(-1) / batch.lengths.clamp(min=1) if advantages.shape[1] > 1 else advantages[:, 0]
     )
     total = float(weight.sum())
-    used = {row for plan in plans for row in plan.forward}
+    taken = [plan for plan, step in zip(plans, book.steps, strict=True) if step.refused is None]
+    used = {row for plan in taken for row in plan.forward}
+    refused = {row for plan in plans for row in plan.forward} - used
     found: dict[str, list[Outcome]] = {group.id: [] for group in groups}
     for i, g in enumerate(batch.groups.tolist()):
         outcome = Outcome(
@@ -165,7 +171,13 @@ def outcomes(
             weight_share=float(weight[i]) / total if total > 0 else None,
             logp_old=book.logp_old[i].float().numpy() if i in book.logp_old else None,
             used=i in used,
-            discard_reason=None if i in used else _discard_reason(batch, i, float(mean[i]), groups[g].state),
+            discard_reason=(
+                None
+                if i in used
+                else "update_refused"
+                if i in refused
+                else _discard_reason(batch, i, float(mean[i]), groups[g].state)
+            ),
         )
         found[groups[g].id].append(outcome)
     return found

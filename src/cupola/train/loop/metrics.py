@@ -27,6 +27,7 @@ def update_metrics(batch: Batch, groups: Sequence[Group], plans: Sequence[Plan],
     own = torch.tensor(sorted({row for plan in plans for row in plan.forward}), dtype=torch.long)
     low, high = book.total("low"), book.total("high")
     found: Metrics = {
+        "ledger/refused": sum(step.refused is not None for step in book.steps),
         "loss": mean(sum(step.losses.values()) for step in steps),
         "grad_norm": mean(step.grad_norm for step in steps if step.grad_norm is not None),
         "learning_rate": next((s.learning_rate for s in reversed(steps) if s.learning_rate is not None), None),

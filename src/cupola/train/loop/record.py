@@ -44,12 +44,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished step: its groups, what became of each rollout, its metrics row and its ledger rows."""
+    """A finished step: its groups, what became of each rollout, its metrics row and its ledger rows.
+
+    `refused` says why an optimiser step was refused, if one was.
+    """
 
     groups: Sequence[Group]
     outcomes: dict[str, list[Outcome]]
     metrics: Metrics
     ledger: list[dict[str, Any]]
+    refused: str | None = None
 
 
 def record(run: Run, position: Position, trained: Trained | None) -> Action:

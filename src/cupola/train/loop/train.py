@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from cupola.core.records import Action, Group, Outcome
+from cupola.core.records import Action, Group, NumericalError, Outcome
 from cupola.train.loop.account import ledger_rows, outcomes
 from cupola.train.loop.advantage import batch_advantages
 from cupola.train.loop.batch import Batch, without_rejected
@@ -18,7 +18,8 @@ from cupola.train.loop.record import Run, Trained, record, step_metrics
 def train(run: Run, position: Position) -> Action:
     """Train from `position` to the recipe's last step; `continue` says that it got there, else what was asked for.
 
-    A step that is recorded is finished: it is written only after its update.
+    A step that is recorded is finished: it is written only after its update. Raises NumericalError where an update was
+    not finite, after recording it, unless the recipe skips such steps.
     """
     run.selector.restore(position.selection)
     if not run.writer.layout.checkpoint_steps():
@@ -32,6 +33,8 @@ def train(run: Run, position: Position) -> Action:
         position = Position(position.step + 1, position.num_tokens + tokens_of(run, trained.groups))
         trained.metrics.update(num_tokens=position.num_tokens, step_time=time.perf_counter() - started)
         action = record(run, position, trained)
+        if trained.refused is not None and run.recipe.optim.on_nonfinite == "stop":
+            raise NumericalError(f"step {position.step}, {trained.refused}")
         if action != "continue" and position.step < run.recipe.run.steps:
             return action
     return "continue"
@@ -67,6 +70,7 @@ def train_step(run: Run, step: int) -> Trained:
         became,
         run.logged.added_to(metrics),
         ledger_rows(batch, advantages, plans, book, groups, recipe),
+        next((step.refused for step in book.steps if step.refused is not None), None),
     )
 
 

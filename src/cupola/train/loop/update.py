@@ -66,7 +66,7 @@ class Learner:
 
     @torch.enable_grad()  # a reward function may have left gradients switched off
     def update(self, batch: Batch, before: Before, advantages: Advantages, plans: Sequence[Plan]) -> UpdateBook:
-        """Take the planned optimiser steps and book what each row weighed.
+        """Take the planned optimiser steps and book what each row weighed. One that is not finite is refused.
 
         With a single step the old log-probabilities are the current ones; several share those from before the first.
         """
@@ -86,6 +86,20 @@ class Learner:
         """One optimiser step. Where nothing has a gradient the optimiser stands still: momentum would move it."""
         self.planned += 1
         step = StepBook(self.planned, len(batch), list(plan.terms))
+        try:
+            self._accumulate(step, batch, advantages, plan, logp_old)
+            if plan.forward:
+                self._take(step)
+        except NumericalError as error:
+            for optimizer in filter(None, (self.optimizer, self.critic_optimizer)):
+                optimizer.zero_grad()
+            return StepBook(self.planned, len(batch), list(plan.terms), str(error))
+        return step
+
+    def _accumulate(
+        self, step: StepBook, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]
+    ) -> None:
+        """Sum the gradients of the plan's micro-batches. Raises NumericalError where one is not finite."""
         kept = self._kept(batch, advantages, plan, logp_old)
         step.left = kept.left
 
@@ -99,9 +113,6 @@ class Learner:
             self._require_finite(loss, rows)
             loss.total.backward()
             step.add(rows, loss, batch.lengths)
-        if plan.forward:
-            self._take(step)
-        return step
 
     def _take(self, step: StepBook) -> None:
         """Move policy and critic, or neither where the gradient of one is not finite."""
@@ -208,7 +219,6 @@ class Learner:
         try:
             require_finite("log-probability", loss.logp, torch.ones_like(loss.logp), rows)
         except ValueError as error:
-            self.optimizer.zero_grad()
             raise NumericalError(
                 f"optimiser step {self.planned}: {error}; the update was refused and the weights are those before it "
                 "(lower optim.learning_rate, or look at the last recorded rollouts)"
