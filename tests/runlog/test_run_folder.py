@@ -10,7 +10,7 @@ import pytest
 from small_runs import MANIFEST, RECIPE, group, new_run, rollout
 
 from cupola.core.records import Outcome, RunFolderError
-from cupola.core.runlog import RunReader, RunWriter, read_parquet, write_json, write_parquet, write_text
+from cupola.core.runlog import RunReader, RunWriter, read_parquet, write, write_json, write_parquet, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -96,6 +96,28 @@ def test_prompts_grow_and_stay_across_a_resume(tmp_path: Path) -> None:
     prompts = RunReader(writer.layout.root).prompts()
     assert sorted(row["prompt"] for row in prompts.values()) == ["1+3", "2+2", "9+9"]
     assert {row["answer"] for row in prompts.values()} == {"4"}
+
+
+def test_a_long_run_writes_each_prompt_a_few_times_and_not_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 steps of one new prompt each: rewritten at every step, the file would be written 400 times."""
+    writer = new_run(tmp_path / "run")
+    written: list[str] = []
+    write_bytes = write.write_bytes
+
+    def noted(path: Path, data: bytes) -> None:
+        written.append(path.name)
+        write_bytes(path, data)
+
+    monkeypatch.setattr(write, "write_bytes", noted)
+    for step in range(400):
+        writer.rollouts(step, [group(f"{step}+0", [rollout(str(step))])], {}, "right")
+        if step % 50 == 0:
+            writer = RunWriter(writer.layout, attempt=step)
+            assert len(RunReader(writer.layout.root).prompts()) == step + 1
+    assert len(RunReader(writer.layout.root).prompts()) == 400
+    assert written.count("prompts.parquet") < 60
 
 
 def test_steps_beyond_the_record_are_hidden(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class Layout:
         self.findings = self.root / "findings.jsonl"
         self.weights = self.root / "weights.jsonl"
         self.prompts = self.root / "prompts.parquet"
+        self.latest_prompts = self.root / "prompts.jsonl"
         self.checkpoints = self.root / "checkpoints"
         self.evals = self.root / "evals"
         self.report = self.root / "report.html"

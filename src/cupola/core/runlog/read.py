@@ -71,9 +71,7 @@ class RunReader:
 
     def prompts(self) -> dict[str, Row]:
         """Prompt rows (`prompt`, `answer`) by prompt id."""
-        if not self.layout.prompts.exists():
-            return {}
-        return {row["prompt_id"]: row for row in read_parquet(self.layout.prompts)}
+        return read_prompts(self.layout)
 
     def evals(self) -> dict[str, Row]:
         """Summaries of evaluations by their id, oldest first."""
@@ -92,6 +90,12 @@ class RunReader:
             for prompt, right in answers.items():
                 table.setdefault(prompt, {})[step] = sum(right) / len(right) if right else None
         return table
+
+
+def read_prompts(layout: Layout) -> dict[str, Row]:
+    """Prompt rows by prompt id: the parquet file's, and those that came since it was written."""
+    rows = read_parquet(layout.prompts) if layout.prompts.exists() else []
+    return {row["prompt_id"]: row for row in [*rows, *read_jsonl(layout.latest_prompts)]}
 
 
 def read_json(path: Path) -> Row:

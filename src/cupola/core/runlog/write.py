@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from cupola.core.records import EvalSample, Finding, Group, Outcome, Prompt, Receipt, RunFolderError
 from cupola.core.runlog.folder import Layout, write_bytes, write_json, write_text
-from cupola.core.runlog.read import read_parquet
+from cupola.core.runlog.read import read_prompts
 from cupola.core.runlog.rows import rollout_rows
 
 
@@ -27,7 +27,8 @@ class RunWriter:
     def __init__(self, layout: Layout, attempt: int) -> None:
         self.layout = layout
         self.attempt = attempt
-        self._prompts: dict[str, Prompt] = {}
+        self._prompts: dict[str, Mapping[str, Any]] = {}
+        self._latest = 0
 
     @classmethod
     def create(cls, root: Path, manifest: Mapping[str, Any], recipe_toml: str) -> RunWriter:
@@ -80,14 +81,21 @@ class RunWriter:
         self._add_prompts([group.prompt for group in groups])
 
     def _add_prompts(self, prompts: Sequence[Prompt]) -> None:
-        if not self._prompts and self.layout.prompts.exists():
-            for row in read_parquet(self.layout.prompts):
-                self._prompts[row["prompt_id"]] = Prompt(row["prompt"], row["answer"], id=row["prompt_id"])
-        new = {p.id: p for p in prompts if p.id not in self._prompts}
-        if new:
-            self._prompts.update(new)
-            rows = [{"prompt_id": p.id, "prompt": p.text, "answer": p.answer} for p in self._prompts.values()]
-            write_parquet(self.layout.prompts, rows)
+        """Each prompt once. The parquet file is rewritten when an eighth is new; until then that stands beside it."""
+        if not self._prompts:
+            self._prompts = dict(read_prompts(self.layout))
+        rows = {p.id: {"prompt_id": p.id, "prompt": _clean(p.text), "answer": _clean(p.answer)} for p in prompts}
+        new = [row for id, row in rows.items() if id not in self._prompts]
+        if not new:
+            return
+        self._prompts.update({row["prompt_id"]: row for row in new})
+        self._latest += len(new)
+        if self._latest < len(self._prompts) / 8:
+            append(self.layout.latest_prompts, new)
+            return
+        write_parquet(self.layout.prompts, list(self._prompts.values()))
+        self.layout.latest_prompts.unlink(missing_ok=True)
+        self._latest = 0
 
 
 def write_evaluation(
