@@ -230,8 +230,9 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
         f"with fewer than two rewards {found['groups/unscorable']:.0%}",
         f"  length {number(found['completions/mean_length'], '.1f')} tokens, "
         f"{number(found['completions/clipped_ratio'], '.0%')} cut; entropy {number(found['entropy'], '.3f')}",
-        f"  sampling takes {found['sampling_seconds_per_step']:.2g} s per step ({found['tokens_per_second']:,.0f} "
-        f"tokens/s), memory {found['peak_memory_gb']:.2g} GB; the update is not included",
+        f"a step is estimated to take {found['sampling_seconds_per_step']:.2g} s of sampling and "
+        f"{found['update_seconds_per_step']:.2g} s of update, all steps {found['training_seconds'] / 60:.2g} min; peak "
+        f"memory {found['peak_memory_gb']:.2g} GB; validation is not included",
         f"the first prompt as the model reads it: {plain(found['prompt'])}",
         f"  best paid answer:  {plain(found['answers'][0])}",
         f"  worst paid answer: {plain(found['answers'][-1])}",
