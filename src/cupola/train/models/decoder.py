@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from torch.nn.functional import rms_norm
 from transformers import DynamicCache, PreTrainedModel
 
 from cupola.train.models.adapter import merged_weights
@@ -152,10 +152,10 @@ class Lean:
         cos, sin = weights.rotary(weights.embedding, position[:, None])
         half = self.width // 2
         turned = torch.cat([-sin[..., :half], sin[..., half:]], -1)  # rotate_half(x) * sin = roll(x) * turned
-        seen = None if mask is None else mask[:, None, None, :].bool()
+        hidden = None if mask is None else torch.where(mask.bool(), 0.0, -torch.inf)[:, None, None, :]
         x = weights.embedding[token]
         for index, layer in enumerate(weights.layers):
-            x = self._attend(index, layer, x, (cos, turned), seen)
+            x = self._attend(index, layer, x, (cos, turned), hidden)
             inner = rms_norm(x, x.shape[-1:], layer.after, epsilon)
             x = layer.down.joined(layer.up.joined(inner, layer.gate(inner, "swish"), "mul"), x, "add")
         self.filled += 1
@@ -165,7 +165,7 @@ class Lean:
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
 
     def _attend(
-        self, index: int, layer: Layer, x: Tensor, rotary: tuple[Tensor, Tensor], seen: Tensor | None
+        self, index: int, layer: Layer, x: Tensor, rotary: tuple[Tensor, Tensor], hidden: Tensor | None
     ) -> Tensor:
         """x plus the layer's attention, (n, d). The query heads of one key head stand as its queries."""
         n, here, heads, epsilon = len(x), self.filled, self.weights.heads, self.weights.epsilon
@@ -178,12 +178,11 @@ class Lean:
         query_key = torch.addcmul(query_key * cos, query_key.roll(self.width // 2, -1), turned)
         self.keys[index, :, :, here] = query_key[:, heads:]
         self.values[index, :, :, here] = value
-        found = scaled_dot_product_attention(
-            query_key[:, :heads].reshape(n, self.kv_heads, -1, self.width),
-            self.keys[index, :, :, : here + 1],
-            self.values[index, :, :, : here + 1],
-            attn_mask=seen,
-        )
+        query = query_key[:, :heads].reshape(n, self.kv_heads, -1, self.width)
+        # For one query a row plain products take about half of what torch's fused attention does on a CPU.
+        scores = torch.matmul(query, self.keys[index, :, :, : here + 1].transpose(-1, -2)) * self.width**-0.5
+        weights = (scores if hidden is None else scores + hidden).softmax(-1)
+        found = torch.matmul(weights, self.values[index, :, :, : here + 1])
         return layer.out.joined(found.reshape(n, -1), x, "add")
 
 
