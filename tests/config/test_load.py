@@ -123,7 +123,7 @@ def test_overrides_are_toml_values_or_plain_text(recipe: Path, override: str, va
     ("override", "text"),
     [
         ("sampling.grupsize=3", "command line: sampling.grupsize: unknown key; did you mean group_size?"),
-        ("sampl.group_size=3", "command line: sampl: unknown key; did you mean sampling?"),
+        ("samplin.group_size=3", "command line: samplin: unknown key; did you mean sampling?"),
         ("group_size=3", "command line: group_size: unknown key; did you mean sampling.group_size?"),
         ("run.group_size=3", "command line: run.group_size: unknown key; did you mean sampling.group_size?"),
         ("reward.1.patern=x", "command line: reward.1.patern: unknown key; did you mean pattern?"),

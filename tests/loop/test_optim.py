@@ -7,6 +7,7 @@ from torch.nn import Parameter
 from cupola.core.config import Optim
 from cupola.core.records import RecipeError
 from cupola.train.loop.optim import build_optimizer, learning_rate
+from cupola.train.models import ONE_THREAD_PARAMETERS
 
 
 def parameters() -> list[Parameter]:
@@ -62,3 +63,16 @@ def test_an_unknown_schedule_is_refused_with_the_list() -> None:
 def test_a_schedule_that_needs_more_than_the_step_is_refused(schedule: str) -> None:
     with pytest.raises(RecipeError, match=r"optim\.schedule"):
         learning_rate(Optim(schedule=schedule), 10)
+
+
+def test_a_large_model_is_stepped_in_one_pass() -> None:
+    """Fused and plain AdamW take the same step; which one is taken depends on the size alone."""
+    stepped = []
+    for size in (ONE_THREAD_PARAMETERS, ONE_THREAD_PARAMETERS + 1):
+        parameter = Parameter(torch.linspace(-1, 1, size))
+        optimizer = build_optimizer(Optim(learning_rate=0.1, weight_decay=0.1), [parameter])
+        assert bool(optimizer.defaults["fused"]) == (size > ONE_THREAD_PARAMETERS)
+        parameter.grad = torch.linspace(1, 2, size)
+        optimizer.step()
+        stepped.append(parameter.detach())
+    torch.testing.assert_close(stepped[0], stepped[1][:-1], atol=1e-5, rtol=1e-5)

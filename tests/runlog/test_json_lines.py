@@ -97,11 +97,12 @@ def test_ledger_findings_and_receipts_are_read_back(tmp_path: Path) -> None:
     writer = new_run(tmp_path / "run")
     writer.ledger(1, [{"term": "policy"}, {"term": "kl"}])
     writer.finding(1, Finding("learning", "info", (0, 1), {"rise": math.nan}))
-    writer.receipt(1, Receipt(1, 83264, 0.5, "in process"))
+    writer.receipt(1, Receipt(1, 83264, 0.5, "files", "ab", 1e-6, 0.02))
     reader = RunReader(writer.layout.root)
     assert [row["term"] for row in reader.ledger()] == ["policy", "kl"]
     found = reader.findings()[0]
     assert (found["name"], found["steps"], found["values"], found["attempt"]) == ("learning", [0, 1], {"rise": None}, 0)
     assert reader.receipts() == [
-        {"step": 1, "attempt": 0, "version": 1, "parameters": 83264, "seconds": 0.5, "how": "in process"}
+        {"step": 1, "attempt": 0, "version": 1, "parameters": 83264, "seconds": 0.5, "how": "files"}
+        | {"digest": "ab", "difference": 1e-6, "moved": 0.02}
     ]

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from cupola.cli import reading, training
-from cupola.cli.plain import plain
+from cupola.cli.plain import is_first, plain
 
 #: Commands in the order of a first day's work.
 COMMANDS = (
@@ -73,5 +73,6 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    print("error:", plain(" ".join(text.split())), file=sys.stderr)
+    if is_first():
+        print("error:", plain(" ".join(text.split())), file=sys.stderr)
     raise SystemExit(code)

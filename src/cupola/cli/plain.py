@@ -1,8 +1,15 @@
-"""Text for a terminal from a source that nobody vouches for: a policy, a data file, an error's message."""
+"""What a process may print: text from a source that nobody vouches for, and whether it speaks at all."""
 
 from __future__ import annotations
+
+import os
 
 
 def plain(text: str) -> str:
     """Text that cannot command the terminal: all but printable characters and spaces are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def is_first() -> bool:
+    """Whether this process speaks: of several that torchrun started the first does."""
+    return os.environ.get("RANK", "0") == "0"

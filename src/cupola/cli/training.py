@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cupola.cli.plain import is_first
+
+if TYPE_CHECKING:  # their modules load torch
+    from cupola.core.config import Provenance, Recipe
+    from cupola.workflows.train import Trained, View
+
+    #: Trains a recipe; `None` on a process that is not the first of several.
+    Engine = Callable[[Recipe, Provenance, View], Trained | None]
 
 Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE.toml [a.b=value]", help="Files, then overrides.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and sample once, but write nothing.")]
@@ -34,16 +45,18 @@ def train(recipe: Recipes, dry_run: DryRun = False, json: AsJson = False) -> Non
     from cupola.core.config import load_recipe
 
     settings, provenance = load_recipe(*split_arguments(recipe))  # before torch, so that a slip shows at once
-    from cupola.cli import finish, progress, show
+    engine = engine_of(settings)
+    from cupola.cli import progress, show
     from cupola.workflows.preflight import preflight
-    from cupola.workflows.train import View, train_recipe
+    from cupola.workflows.train import View
 
     if dry_run:
-        show.preflight(preflight(settings), json)
+        if is_first():
+            show.preflight(preflight(settings), json)
         return
-    with progress.bar(settings.run.steps, quiet=json) as view:
-        trained = train_recipe(settings, provenance, View([view], view.finding, view.write))
-    raise typer.Exit(finish.finish(trained, json))
+    with progress.bar(settings.run.steps, quiet=json or not is_first()) as view:
+        trained = engine(settings, provenance, View([view], view.finding, view.write))
+    raise ended(trained, json)
 
 
 def resume(
@@ -55,15 +68,18 @@ def resume(
 ) -> None:
     """Continue a run from its last checkpoint."""
     from cupola.core.config import load_recipe
+    from cupola.core.records import RunFolderError
     from cupola.core.runlog import RunReader
 
     settings, _ = load_recipe([RunReader(run).layout.recipe])
-    from cupola.cli import finish, progress
+    if settings.run.engine == "trl":
+        raise RunFolderError(f"{run}: a run of TRL's is not resumed; start another with a checkpoint as model.source")
+    from cupola.cli import progress
     from cupola.workflows.train import View, resume_run
 
-    with progress.bar(settings.run.steps, quiet=json) as view:
+    with progress.bar(settings.run.steps, quiet=json or not is_first()) as view:
         trained = resume_run(run, View([view], view.finding, view.write), accept_changes)
-    raise typer.Exit(finish.finish(trained, json))
+    raise ended(trained, json)
 
 
 def sft(recipe: Recipes, json: AsJson = False) -> None:
@@ -79,6 +95,41 @@ def sft(recipe: Recipes, json: AsJson = False) -> None:
         show.as_json({"model": str(folder)})
     else:
         show.lines(f'wrote {folder}; use it as model.source = "{folder}"')
+
+
+def engine_of(settings: Recipe) -> Engine:
+    """What trains the recipe. Raises RecipeError where it asks for what TRL cannot do, or TRL is not installed."""
+    from cupola.core.records import RecipeError
+
+    if settings.run.engine == "trl":
+        from cupola.integrations.trl.arguments import arguments
+        from cupola.integrations.trl.cut import processes
+
+        arguments(settings, processes())
+        try:
+            from cupola.integrations.trl.engine import train_with_trl
+        except ModuleNotFoundError as error:
+            if error.name not in ("accelerate", "datasets", "trl"):
+                raise
+            raise RecipeError(f"run.engine: 'trl' needs {error.name}: pip install -e '.[trl]' in the clone") from error
+        return train_with_trl
+    from cupola.workflows.train import train_recipe
+
+    return train_recipe
+
+
+def ended(trained: Trained | None, json: bool) -> typer.Exit:
+    """Judge and print what training left, on the first of several processes; how this one ends.
+
+    The launcher of several takes any code but 0 for a crash, so that a finding of theirs does not show in it.
+    """
+    from cupola.cli import finish
+
+    if trained is None or not is_first():
+        return typer.Exit(0)
+    code = finish.finish(trained, json)
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    return typer.Exit(code if alone or trained.state != "finished" else 0)
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[Path], list[str]]:

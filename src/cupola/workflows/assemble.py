@@ -9,23 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from cupola.core.config import Evaluation, Recipe, load_recipe
-from cupola.core.records import Completion, Prompt, Rollout, RunFolderError, Split
+from cupola.core.records import Completion, Prompt, Rollout, RunFolderError, Sampler, Split
 from cupola.core.runlog import RunReader
-from cupola.train.loop import Learner
+from cupola.train.loop import ALONE, Learner, Ranks, SharedCollector
 from cupola.train.models import (
     AdapterOff,
     InProcessSampler,
     Policy,
     Reference,
+    WeightPublisher,
     adapt,
     base_weights,
     critic_of,
+    gathered,
     load_policy,
     set_threads,
     trainable,
     weights_digest,
 )
-from cupola.train.rollout import Collector, MetricLog, Selector, open_selector
+from cupola.train.rollout import Collector, MetricLog, Selector, Server, Text, VllmSampler, open_selector
 from cupola.train.tasks import PromptSource, open_source
 from cupola.train.verifiers import Scorer
 
@@ -43,13 +45,32 @@ class Assembly:
     threads: int
     logged: MetricLog = field(default_factory=MetricLog)
 
-    def collector(self) -> Collector:
-        """Sampler and reward of this run."""
+    def collector(self, sampler: Sampler | None = None) -> Collector:
+        """Sampler and reward of this run; without a sampler the policy itself answers."""
 
         def score(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
             return self.scorer.score(prompts, completions, step, self.logged)
 
-        return Collector(InProcessSampler(self.policy), score, self.recipe.run.seed)
+        return Collector(sampler or InProcessSampler(self.policy), score, self.recipe.run.seed)
+
+    def sampler(self) -> Sampler:
+        """The sampler that the recipe trains with."""
+        settings, policy = self.recipe.sampler, self.policy
+        if settings.url is None:
+            return InProcessSampler(policy)
+        server = Server(settings.url, settings.timeout, settings.retries)
+        text = Text(policy.encode_for, policy.decode, policy.stop_ids)
+        return VllmSampler(server, text, WeightPublisher(server, policy, self.recipe, self.validation))
+
+    def shared_collector(self, ranks: Ranks) -> Collector:
+        """Sampler and reward of this run, shared out over the ranks; a server is asked by the first alone."""
+        with gathered(self.policy.model):
+            sampler = self.sampler()
+        alone = self.collector(sampler)
+        if ranks.world == 1:
+            return alone
+        sources = ranks.world if isinstance(sampler, InProcessSampler) else 1
+        return SharedCollector(sampler, alone.score, alone.seed, ranks, self.policy.model, sources)
 
     def questions(self, settings: Evaluation) -> tuple[Split, list[Prompt], list[Prompt]]:
         """(split, dev questions, test questions) of an evaluation.
@@ -70,14 +91,14 @@ class Assembly:
         """SHA-256 of every file of the user's that the run reads: data and reward functions."""
         return {**self.source.digests(), **self.scorer.digests()}
 
-    def learner(self) -> Learner:
-        """The learner, with adapter, reference and critic where the recipe asks for them."""
+    def learner(self, ranks: Ranks = ALONE) -> Learner:
+        """The learner, with adapter, reference and critic where the recipe asks for them, sharded over the ranks."""
         objective, lora = self.recipe.objective, self.recipe.model.lora
         if lora is not None:
             self.policy.adapter = adapt(self.policy.model, lora, self.recipe.run.seed)
         reference = self._reference() if objective.beta > 0 else None
         critic = critic_of(self.policy) if objective.baseline == "critic" else None
-        return Learner(self.policy, reference, self.recipe, critic)
+        return Learner(self.policy, reference, self.recipe, critic, ranks)
 
     def _reference(self) -> Reference:
         """The policy without its adapter where it has one, else a copy of it."""
@@ -116,12 +137,14 @@ def recipe_of(reader: RunReader) -> Recipe:
 
 
 def model_notes(parts: Assembly) -> dict[str, Any]:
-    """What the manifest says of the starting model; its digest leaves an adapter out."""
+    """What the manifest says of the starting model; its digest leaves an adapter out. All ranks ask together."""
+    with gathered(parts.policy.model):
+        digest = weights_digest(base_weights(parts.policy.model))
     return {
         "source": parts.recipe.model.source,
         "parameters": parts.policy.parameters,
         "trainable": sum(parameter.numel() for parameter in trainable(parts.policy.model)),
-        "digest": weights_digest(base_weights(parts.policy.model)),
+        "digest": digest,
         "threads": parts.threads,
     }
 

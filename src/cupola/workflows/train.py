@@ -6,14 +6,14 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cupola.core.config import Provenance, Recipe, dump
 from cupola.core.records import Action, CupolaError, Finding, Observer, RunFolderError
-from cupola.core.runlog import RunReader, RunWriter, only_writer
-from cupola.train.loop import Learner, Position, Run, load_checkpoint, seed_globals, train
+from cupola.core.runlog import Layout, RunReader, RunWriter, only_writer
+from cupola.train.loop import Learner, Position, Ranks, Run, launched, load_checkpoint, seed_globals, train
 from cupola.watch.diagnosis import LiveDiagnosis
 from cupola.workflows.assemble import Assembly, assemble, model_notes, recipe_of, refuse_another_model
 from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
@@ -38,82 +38,91 @@ class Trained:
 
 
 def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) -> Trained:
-    """Train a recipe in a new run folder `run.folder/run.name`.
+    """Train a recipe in a new run folder `run.folder/run.name`, on all ranks where torchrun started several.
 
     Nothing is written before model, data, reward and optimiser have been checked. Raises CupolaError; a run that fails
     before its first checkpoint leaves no folder, since nothing could go on from it.
     """
-    parts = assemble(recipe)
-    learner = parts.learner()
-    for notice in notices(parts):
-        view.say(notice)
     root = Path(recipe.run.folder) / recipe.run.name
-    manifest = new_manifest(recipe, provenance, parts.source.notes(), model_notes(parts), parts.files())
-    writer = RunWriter.create(root, manifest, dump(recipe))
-    try:
-        with only_writer(writer.layout):
-            seed_globals(recipe.run.seed)
-            return _run(parts, learner, writer, Position(), view)
-    except CupolaError:
-        if not writer.layout.checkpoint_steps():
-            shutil.rmtree(root)
-        raise
+    with launched(recipe.model.device) as ranks:
+        parts = ranks.together(lambda: assemble(recipe))
+        learner = ranks.together(lambda: parts.learner(ranks))
+        for notice in notices(parts) if ranks.is_first else ():
+            view.say(notice)
+        manifest = new_manifest(recipe, provenance, parts.source.notes(), model_notes(parts), parts.files())
+        writer = ranks.first(lambda: RunWriter.create(root, manifest, dump(recipe)))
+        try:
+            with _held(writer.layout, ranks):
+                seed_globals(recipe.run.seed)
+                return _run(parts, learner, writer, Position(), view)
+        except CupolaError:
+            if ranks.is_first and not writer.layout.checkpoint_steps():
+                shutil.rmtree(root)
+            raise
 
 
 def resume_run(root: Path, view: View = View(), accept_changes: bool = False) -> Trained:
     """Continue a run from its last checkpoint with the recipe it was started with; on a CPU bit for bit.
 
-    Raises RunFolderError where there is no checkpoint, nothing left to do, another process is at it, or the model is
-    not what the run began with; so too for a data file or reward function that has changed, unless `accept_changes`,
-    and then the attempt says so in run.json.
+    The number of ranks may be another than before; then what is sampled differs. Raises RunFolderError where there is
+    no checkpoint, nothing left to do, another process is at it, or the model is not what the run began with; so too for
+    a data file or reward function that has changed, unless `accept_changes`, and then the attempt says so in run.json.
     """
     reader = RunReader(root)
-    with only_writer(reader.layout):
-        steps = reader.layout.checkpoint_steps()
+    recipe = recipe_of(reader)
+    with launched(recipe.model.device) as ranks, _held(reader.layout, ranks):
+        steps, manifest = ranks.first(lambda: (reader.layout.checkpoint_steps(), reader.manifest()))
         if not steps:
             raise RunFolderError(f"{root}: no checkpoint to resume from; start again under another run.name")
-        recipe, manifest = recipe_of(reader), reader.manifest()
         if steps[-1] >= recipe.run.steps:
             if manifest["state"] == "finished":
                 raise RunFolderError(f"{root}: finished: its last checkpoint is step {steps[-1]} of {recipe.run.steps}")
-            attempt_ended(RunWriter(reader.layout, len(manifest["attempts"]) - 1), "finished", None)
+            last = RunWriter(reader.layout, len(manifest["attempts"]) - 1)
+            ranks.first(lambda: attempt_ended(last, "finished", None))
             return Trained(root, "finished", steps[-1])
-        parts = assemble(recipe)
+        parts = ranks.together(lambda: assemble(recipe))
         refuse_another_model(root, parts, manifest)
         changed = [path for path, digest in parts.files().items() if manifest["files"].get(path) != digest]
         if changed and not accept_changes:
             raise RunFolderError(
                 f"{root}: {', '.join(changed)} changed since the run began; `cupola resume --accept-changes` goes on so"
             )
-        learner = parts.learner()
-        position = load_checkpoint(reader.layout.checkpoint(steps[-1]), learner)
+        learner = parts.learner(ranks)
+        position = ranks.together(lambda: load_checkpoint(reader.layout.checkpoint(steps[-1]), learner))
         writer = RunWriter(reader.layout, len(manifest["attempts"]))
         return _run(parts, learner, writer, position, view, changed)
+
+
+def _held(layout: Layout, ranks: Ranks) -> AbstractContextManager[None]:
+    """The folder's lock, which the first rank holds for all."""
+    return only_writer(layout) if ranks.is_first else nullcontext()
 
 
 def _run(
     parts: Assembly, learner: Learner, writer: RunWriter, position: Position, view: View, changed: Sequence[str] = ()
 ) -> Trained:
-    attempt_started(writer, position.step, changed)
+    """Train to the end or until asked to pause. The first rank has the view, the diagnosis and the folder."""
+    ranks = learner.ranks
+    view = view if ranks.is_first else View()
+    ranks.first(lambda: attempt_started(writer, position.step, changed, ranks.world))
 
     def found(step: int, finding: Finding) -> None:
         writer.finding(step, finding)
         view.finding(step, finding)
 
-    live = LiveDiagnosis(
-        parts.recipe.model_dump(mode="json"),
-        found,
-        [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step],
-    )
+    def live() -> LiveDiagnosis:
+        before = [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step]
+        return LiveDiagnosis(parts.recipe.model_dump(mode="json"), found, before)
+
     with interrupts(view.say) as interrupted:
         run = Run(
             parts.recipe,
             learner,
-            parts.collector(),
+            parts.shared_collector(ranks),
             parts.selector,
             parts.validation,
             writer,
-            [*view.observers, live],
+            [*view.observers, live()] if ranks.is_first else [],
             interrupted,
             parts.logged,
         )
@@ -121,11 +130,16 @@ def _run(
             action = train(run, position)
         except BaseException as error:
             with suppress(RunFolderError):  # a full disk fails this record too; the first error is the one to report
-                attempt_ended(writer, "failed", f"{type(error).__name__}: {error}")
+                if ranks.is_first:
+                    attempt_ended(writer, "failed", f"{type(error).__name__}: {error}")
             raise
+
+    def ended() -> Trained:
         state = _state(action, interrupted())
-    attempt_ended(writer, state, None)
-    return Trained(writer.layout.root, state, writer.layout.checkpoint_steps()[-1])
+        attempt_ended(writer, state, None)
+        return Trained(writer.layout.root, state, writer.layout.checkpoint_steps()[-1])
+
+    return ranks.first(ended)
 
 
 def notices(parts: Assembly) -> list[str]:

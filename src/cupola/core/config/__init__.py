@@ -12,6 +12,7 @@ from cupola.core.config.reward import (
     Reward,
     RewardPart,
 )
+from cupola.core.config.sampler import SamplerSection
 from cupola.core.config.section import PositiveInt, Section, Share
 from cupola.core.config.shared import Optim, Source
 from cupola.core.config.supervised import SftRecipe
@@ -33,6 +34,7 @@ __all__ = [
     "Recipe",
     "Reward",
     "RewardPart",
+    "SamplerSection",
     "SamplingSection",
     "Section",
     "SftRecipe",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cupola.core.config.objective import Objective
 from cupola.core.config.reward import Reward
+from cupola.core.config.sampler import SamplerSection
 from cupola.core.config.section import (
     Count,
     Decay,
@@ -33,6 +34,19 @@ class Run(Section):
     seed: Seed = 0
     steps: PositiveInt = Field(100, description="Sample-and-update steps.")
     threads: Threads = 0
+    engine: Literal["cupola", "trl"] = Field(
+        "cupola", description="What samples and updates: cupola's own loop, or TRL's GRPOTrainer (docs/trl.md)."
+    )
+    trl: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further arguments of TRL's GRPOConfig, where the recipe has no key of its own (`use_vllm`, ...).",
+    )
+
+    @model_validator(mode="after")
+    def _engine_fits(self) -> Run:
+        if self.trl and self.engine != "trl":
+            raise Misfit("trl", "are arguments of TRL's trainer; set run.engine = 'trl', or leave them out")
+        return self
 
 
 class Lora(Section):
@@ -184,6 +198,7 @@ class Recipe(Section):
     model: Model = Field(default_factory=Model)
     data: Data
     sampling: SamplingSection = Field(default_factory=SamplingSection)
+    sampler: SamplerSection = Field(default_factory=SamplerSection)
     reward: list[Reward] = Field(min_length=1)
     objective: Objective = Field(default_factory=Objective)
     optim: Updates = Field(default_factory=Updates)
@@ -242,6 +257,20 @@ class Recipe(Section):
                 "objective.reference.kind",
                 "'moving' mixes weights, but a mixture of two adapters' factors is not the mixture of what they do; "
                 "with [model.lora] use 'adapter_off'",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sampler_fits(self) -> Recipe:
+        if self.sampler.kind != "vllm":
+            return self
+        if self.model.dtype == "float64":
+            raise Misfit("model.dtype", "'float64' is a type that sampler.kind 'vllm' cannot hold; use 'float32'")
+        if self.model.lora is not None and self.sampler.transfer != "files":
+            raise Misfit(
+                "sampler.transfer",
+                f"{self.sampler.transfer!r} sends whole weights, but an adapter is loaded by name from a folder; with "
+                "[model.lora] use 'files' and sampler.folder",
             )
         return self
 

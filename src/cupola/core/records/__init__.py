@@ -25,9 +25,11 @@ from cupola.core.records.errors import (
     DataError,
     ModelError,
     NumericalError,
+    RankError,
     RecipeError,
     RewardError,
     RunFolderError,
+    SamplerError,
 )
 from cupola.core.records.outcome import Outcome
 from cupola.core.records.protocols import Action, LogSink, Observer, Sampler, Verifier
@@ -51,11 +53,13 @@ __all__ = [
     "Outcome",
     "Prompt",
     "Receipt",
+    "RankError",
     "RecipeError",
     "RewardError",
     "Rollout",
     "RunFolderError",
     "Sampler",
+    "SamplerError",
     "Sampling",
     "Severity",
     "Split",

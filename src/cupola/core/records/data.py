@@ -57,13 +57,14 @@ class Completion:
     """What the sampler returned for one prompt, with everything needed to train on it.
 
     `logps` (T,) are log-probabilities in nats at the sampling temperature; `entropies` (T,) the entropy in nats
-    of the distribution each token was drawn from. Both cover the end-of-sequence token where one was sampled.
+    of the distribution each token was drawn from, or `None` from a sampler that does not tell. Both cover the
+    end-of-sequence token where one was sampled.
     """
 
     text: str
     token_ids: NDArray[np.int64]
     logps: NDArray[np.float32]
-    entropies: NDArray[np.float32]
+    entropies: NDArray[np.float32] | None
     finish_reason: FinishReason
     policy_version: int
 
@@ -152,12 +153,20 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Receipt:
-    """That the sampler holds the weights of `version`: one row of weights.jsonl."""
+    """That the sampler holds the weights of `version`: one row of weights.jsonl.
+
+    `digest` is a SHA-256 over what was sent. On the probe, a fixed set of questions with their answers, `difference` is
+    the largest gap in nats between the trainer's log-probabilities and the sampler's, and `moved` the mean change of
+    the trainer's own since the publication before. `None` where nothing was sent or compared.
+    """
 
     version: int
     parameters: int
     seconds: float
     how: str
+    digest: str | None = None
+    difference: float | None = None
+    moved: float | None = None
 
 
 @dataclass(frozen=True)

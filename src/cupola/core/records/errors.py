@@ -31,5 +31,13 @@ class RunFolderError(CupolaError, OSError):
     """A run folder that exists, is missing, is not one, or cannot be written."""
 
 
+class RankError(CupolaError, RuntimeError):
+    """Another rank of a distributed run that has ended or does not answer."""
+
+
 class NumericalError(CupolaError, ArithmeticError):
     """A loss or gradient that is not finite: the update was refused before it touched the weights."""
+
+
+class SamplerError(CupolaError, RuntimeError):
+    """A sampler that does not answer, answers what cannot be used, or holds other weights than it should."""

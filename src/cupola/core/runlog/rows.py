@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cupola.core.records import Group, Outcome, Rollout
 
@@ -52,10 +53,14 @@ def _rollout(rollout: Rollout, part: str) -> dict[str, Any]:
         "verdict.reason": next((v.reason for v in rollout.verdicts.values() if v.reason), verdict.reason),
         "verdict.seconds": sum(v.seconds for v in rollout.verdicts.values()),
         "logp_sampler": completion.logps,
-        "entropy": float(completion.entropies.mean()) if completion.n_tokens else None,
+        "entropy": _mean(completion.entropies),
         "policy_version": completion.policy_version,
         **{f"extra.{name}": value for name, value in rollout.extra.items()},
     }
+
+
+def _mean(values: NDArray[np.float32] | None) -> float | None:
+    return None if values is None or not len(values) else float(values.mean())
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class StepBook:
         self.number, self.refused = number, refused
         self.weights = {name: torch.zeros(rows, dtype=torch.float64) for name in terms}
         self.losses = dict.fromkeys(terms, 0.0)
-        self.sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(rows, dtype=torch.float64))
+        self.sums: dict[str, Tensor] = defaultdict(partial(torch.zeros, rows, dtype=torch.float64))
         self.logp: dict[int, Tensor] = {}
         self.corrections: dict[int, Tensor] = {}
         self.left: dict[str, int] = {}
@@ -51,6 +52,18 @@ class StepBook:
         self.logp.update({row: loss.logp[k, : int(lengths[row])].cpu() for k, row in enumerate(rows)})
         if loss.correction is not None:
             self.corrections |= {row: loss.correction[k, : int(lengths[row])].cpu() for k, row in enumerate(rows)}
+
+    def absorb(self, other: StepBook) -> None:
+        """Add what another rank booked of the same step."""
+        for name, losses in other.losses.items():
+            self.losses[name] += losses
+            self.weights[name] += other.weights[name]
+        for name, sums in other.sums.items():
+            self.sums[name] += sums
+        self.logp |= other.logp
+        self.corrections |= other.corrections
+        if self.exact is not None and other.exact is not None:
+            self.exact = self.exact + other.exact
 
     def weight(self, but: str = "") -> Tensor:
         """Gradient weight of each row over all terms but one, (N,)."""

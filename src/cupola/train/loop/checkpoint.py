@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,7 +18,15 @@ from torch.optim import Optimizer
 
 from cupola.core.records import RunFolderError
 from cupola.train.loop.update import Learner
-from cupola.train.models import restore_policy, save_policy, saved_weights, whole_folder
+from cupola.train.models import (
+    gathered,
+    restore_policy,
+    save_policy,
+    saved_weights,
+    scattered,
+    whole,
+    whole_folder,
+)
 
 
 @dataclass
@@ -30,12 +39,22 @@ class Position:
 
 
 def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
-    """Write the checkpoint whole or not at all. Raises RunFolderError naming it."""
+    """Write the checkpoint whole or not at all. Raises RunFolderError naming it.
+
+    All ranks call it and the first writes, the same files on any number of ranks.
+    """
+    ranks = learner.ranks
+    states = {name: whole(each.state_dict(), ranks.is_first) for name, each in _stateful(learner).items()}
+    with gathered(learner.policy.model):
+        ranks.first(lambda: _write(folder, learner, position, states))
+
+
+def _write(folder: Path, learner: Learner, position: Position, states: Mapping[str, Any]) -> None:
     with whole_folder(folder) as temporary:
         save_policy(learner.policy, temporary)
         torch.save(_rng_state(), temporary / "rng.pt")
-        for name, stateful in _stateful(learner).items():
-            torch.save(stateful.state_dict(), temporary / f"{name}.pt")
+        for name, values in states.items():
+            torch.save(values, temporary / f"{name}.pt")
         counts = {"planned": learner.planned, "version": learner.version}
         state = {**asdict(position), **counts, "bonus": learner.bonus.state()}
         (temporary / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
@@ -49,7 +68,7 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
         bonus, planned, version = (state.pop(key) for key in ("bonus", "planned", "version"))
         position, rng = Position(**state), _load(folder / "rng.pt")
         for name, stateful in _stateful(learner).items():
-            stateful.load_state_dict(_load(folder / f"{name}.pt"))
+            stateful.load_state_dict(scattered(_load(folder / f"{name}.pt"), stateful))
     except (
         OSError,
         EOFError,

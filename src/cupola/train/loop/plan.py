@@ -79,7 +79,7 @@ def plan_step(batch: Batch, advantages: Tensor, rows: Tensor, recipe: Recipe) ->
     has_advantage = (advantages != 0).any(-1)
     found = denominators(batch, has_advantage, recipe.objective)
     fixed = any(each.needs_cut for each in found.values())
-    pieces = _cut(batch, rows.tolist(), recipe.optim) if fixed else [rows.tolist()]
+    pieces = cut_rows(batch, rows.tolist(), recipe.optim) if fixed else [rows.tolist()]
     cut = torch.full((len(batch),), -1)
     for index, piece in enumerate(pieces):
         cut[piece] = index
@@ -90,7 +90,7 @@ def plan_step(batch: Batch, advantages: Tensor, rows: Tensor, recipe: Recipe) ->
         moved["policy"] &= has_advantage
     forwarded = torch.stack(list(moved.values())).any(0)
     micro = [[row for row in piece if forwarded[row]] for piece in pieces]
-    return Plan(rows, terms, [piece for piece in micro if piece] if fixed else _cut(batch, micro[0], recipe.optim))
+    return Plan(rows, terms, [piece for piece in micro if piece] if fixed else cut_rows(batch, micro[0], recipe.optim))
 
 
 def denominators(batch: Batch, has_advantage: Tensor, objective: Objective) -> dict[str, Denominator]:
@@ -141,7 +141,7 @@ def _masked(batch: Batch, objective: Objective) -> Tensor:
     return batch.truncated & torch.tensor(objective.mask_truncated)
 
 
-def _cut(batch: Batch, rows: list[int], optim: Updates) -> list[list[int]]:
+def cut_rows(batch: Batch, rows: list[int], optim: Updates) -> list[list[int]]:
     """Micro-batches of `micro_rollouts` rows in order; without it of `micro_tokens`, similar lengths together."""
     if optim.micro_rollouts is not None:
         return [rows[start : start + optim.micro_rollouts] for start in range(0, len(rows), optim.micro_rollouts)]

@@ -60,10 +60,22 @@ def record(run: Run, position: Position, trained: Trained | None) -> Action:
     """Write a step's record, validation and checkpoint where they are due, and ask the observers.
 
     Step 0 has nothing trained: it shows how the policy starts. The metrics rows come last, so a step that has one is
-    recorded whole. Returns the gravest of what the observers ask; an interruption is a pause.
+    recorded whole. Returns the gravest of what the observers ask; an interruption is a pause. All ranks call it; the
+    first writes and observes.
     """
-    step, due = position.step, is_due(run.recipe, position.step)
-    checked = validate(run, step) if due else []
+    due = is_due(run.recipe, position.step)
+    checked = validate(run, position.step) if due else []
+    metrics = logged(run, validation_metrics(checked)) if checked else None
+    action = run.learner.ranks.first(lambda: _observed(run, position.step, trained, checked, metrics))
+    if due or action != "continue":
+        checkpoint(run, position)
+    return action
+
+
+def _observed(
+    run: Run, step: int, trained: Trained | None, checked: Sequence[Group], metrics: Metrics | None
+) -> Action:
+    """Write what a step has, the metrics rows last, and show it to the observers."""
     groups = [*(trained.groups if trained else []), *checked]
     if groups:
         run.writer.rollouts(step, groups, trained.outcomes if trained else {}, run.recipe.correctness_part())
@@ -71,15 +83,20 @@ def record(run: Run, position: Position, trained: Trained | None) -> Action:
     if trained:
         run.writer.ledger(step, trained.ledger)
         rows.append(run.writer.metrics(step, "train", trained.metrics))
-    if checked:
-        rows.append(run.writer.metrics(step, "validation", run.logged.added_to(validation_metrics(checked))))
+    if metrics is not None:
+        rows.append(run.writer.metrics(step, "validation", metrics))
     asked = [observe(step, rows, groups) for observe in run.observers]
     if run.interrupted():
         asked.append("pause")
-    action: Action = "stop" if "stop" in asked else "pause" if "pause" in asked else "continue"
-    if due or action != "continue":
-        checkpoint(run, position)
-    return action
+    return "stop" if "stop" in asked else "pause" if "pause" in asked else "continue"
+
+
+def logged(run: Run, metrics: Metrics) -> Metrics:
+    """The row with what the reward functions logged since the last call, on whatever rank."""
+    ranks, log = run.learner.ranks, run.logged
+    told = ranks.gather(dict(log.values))
+    log.values = {name: [value for each in told for value in each.get(name, ())] for each in told for name in each}
+    return log.added_to(metrics)
 
 
 def is_due(recipe: Recipe, step: int) -> bool:
@@ -133,7 +150,7 @@ def checkpoint(run: Run, position: Position) -> None:
     layout, keep = run.writer.layout, run.recipe.validation.keep
     now = replace(position, selection=run.selector.state())
     save_checkpoint(layout.checkpoint(position.step), run.learner, now)
-    if keep:
+    if keep and run.learner.ranks.is_first:
         for step in layout.checkpoint_steps()[1:-keep]:
             folder = layout.checkpoint(step)
             going = folder.rename(folder.with_name(f".{folder.name}.old"))  # half a checkpoint must not look whole

@@ -12,21 +12,23 @@ from cupola.train.loop.batch import Batch, without_rejected
 from cupola.train.loop.checkpoint import Position
 from cupola.train.loop.metrics import before_metrics, update_metrics
 from cupola.train.loop.plan import plan_steps
-from cupola.train.loop.record import Run, Trained, record, step_metrics
+from cupola.train.loop.ranks import lost_ranks_named
+from cupola.train.loop.record import Run, Trained, logged, record, step_metrics
 
 
+@lost_ranks_named()
 def train(run: Run, position: Position) -> Action:
     """Train from `position` to the recipe's last step; `continue` says that it got there, else what was asked for.
 
     A step that is recorded is finished: it is written only after its update. Raises NumericalError where an update was
-    not finite, after recording it, unless the recipe skips such steps.
+    not finite, after recording it, unless the recipe skips such steps; RankError where another rank has ended.
     """
     run.selector.restore(position.selection)
-    if not run.writer.layout.checkpoint_steps():
-        run.collector.sampler.publish(run.learner.version)
+    if not run.learner.ranks.first(run.writer.layout.checkpoint_steps):
+        run.collector.publish(run.learner.version)
         if (action := record(run, position, None)) != "continue":
             return action
-    run.collector.sampler.publish(run.learner.version)
+    run.collector.publish(run.learner.version)
     while position.step < run.recipe.run.steps:
         started = time.perf_counter()
         trained = train_step(run, position.step + 1)
@@ -53,7 +55,8 @@ def train_step(run: Run, step: int) -> Trained:
     advantages = batch_advantages(batch, before, recipe)
     plans = plan_steps(batch, advantages.values, recipe)
     book = learner.update(batch, before, advantages, plans)
-    run.writer.receipt(step, run.collector.sampler.publish(learner.version))
+    receipt = run.collector.publish(learner.version)
+    learner.ranks.first(lambda: run.writer.receipt(step, receipt))
 
     became = outcomes(batch, advantages.values, groups, plans, book)
     became |= {group.id: [Outcome(discard_reason="dynamic_sampling")] * len(group.rollouts) for group in vain}
@@ -68,7 +71,7 @@ def train_step(run: Run, step: int) -> Trained:
     return Trained(
         [*groups, *vain],
         became,
-        run.logged.added_to(metrics),
+        logged(run, metrics),
         ledger_rows(batch, advantages, plans, book, groups, recipe),
         next((step.refused for step in book.steps if step.refused is not None), None),
     )

@@ -18,6 +18,7 @@ from cupola.train.loop.keep import Kept, Seen, kept_tokens
 from cupola.train.loop.loss import Inputs, Loss, micro_loss
 from cupola.train.loop.optim import build_optimizer, clipped_norm, learning_rate, step_at
 from cupola.train.loop.plan import Plan
+from cupola.train.loop.ranks import ALONE, Ranks, token_costs
 from cupola.train.loop.steer import EntropyBonus
 from cupola.train.models import (
     Critic,
@@ -25,9 +26,11 @@ from cupola.train.models import (
     Reference,
     Sequences,
     completion_scores,
+    gathered,
     logprobs,
     pad,
     per_token,
+    shard,
     to_device,
     trainable,
 )
@@ -38,13 +41,25 @@ from cupola.train.tasks import derive
 class Learner:
     """Owns the optimisers, and what of the policy's surroundings changes with it: reference, critic, entropy bonus.
 
-    `planned` counts the optimiser steps that the schedule has passed, taken or not; `version` counts those taken.
+    `planned` counts the optimiser steps that the schedule has passed, taken or not; `version` counts those taken. On
+    several ranks it shards the models; every rank calls the same methods with the same arguments, and is told the same.
     """
 
     def __init__(
-        self, policy: Policy, reference: Reference | None, recipe: Recipe, critic: Critic | None = None
+        self,
+        policy: Policy,
+        reference: Reference | None,
+        recipe: Recipe,
+        critic: Critic | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.policy, self.reference, self.recipe, self.critic = policy, reference, recipe, critic
+        self.policy, self.reference, self.recipe, self.critic, self.ranks = policy, reference, recipe, critic, ranks
+        self.models = (policy.model, critic, None if reference is None else reference.model)
+        if ranks.mesh is not None:
+            head = None if critic is None else critic.head  # by itself: its type may be another than the body's
+            for module in dict.fromkeys([head, *self.models]):  # an adapter's reference is the policy itself
+                if module is not None:
+                    shard(module, ranks.mesh)
         self.bonus = EntropyBonus(recipe.objective)
         per_batch = recipe.optim.minibatches * recipe.optim.epochs
         self.rate = learning_rate(recipe.optim, recipe.run.steps * per_batch)
@@ -57,12 +72,17 @@ class Learner:
         """What the recipe's decisions on advantages and rejection ask of the models, before anything moves."""
         objective = self.recipe.objective
         kl = objective.kl_in != "loss" and self.reference is not None
-        rows = range(len(batch))
-        return Before(
-            logp=batch.padded(self._logps(batch, rows)) if kl or objective.masks.reject else None,
-            logp_ref=batch.padded(self._reference_logps(batch, rows)) if kl else None,
-            values=None if self.critic is None else batch.padded(self._ask(self.critic, batch, rows)),
-        )
+        rows, critic = range(len(batch)), self.critic
+
+        def of_all(ask: Callable[[list[int]], list[Tensor]]) -> Tensor:
+            return batch.padded(self.ranks.ask(rows, token_costs(batch, rows), ask))
+
+        with gathered(*self.models):
+            return Before(
+                logp=of_all(lambda own: self._logps(batch, own)) if kl or objective.masks.reject else None,
+                logp_ref=of_all(lambda own: self._reference_logps(batch, own)) if kl else None,
+                values=None if critic is None else of_all(lambda own: self._ask(critic, batch, own)),
+            )
 
     @torch.enable_grad()  # a reward function may have left gradients switched off
     def update(self, batch: Batch, before: Before, advantages: Advantages, plans: Sequence[Plan]) -> UpdateBook:
@@ -73,8 +93,7 @@ class Learner:
         book = UpdateBook(len(batch))
         if len(plans) > 1:
             rows = sorted({row for plan in plans for row in plan.forward})
-            known = None if before.logp is None else [before.logp[i, : int(batch.lengths[i])] for i in rows]
-            book.logp_old = dict(zip(rows, known or self._logps(batch, rows), strict=True))
+            book.logp_old = dict(zip(rows, self._old_logps(batch, before, rows), strict=True))
         for plan in plans:
             book.steps.append(self._step(batch, advantages, plan, book.logp_old))
         if len(plans) == 1:
@@ -82,12 +101,20 @@ class Learner:
         book.entropy_coef = self.bonus.coef
         return book
 
+    def _old_logps(self, batch: Batch, before: Before, rows: Sequence[int]) -> list[Tensor]:
+        """Of these rows, before the first step."""
+        if before.logp is not None:
+            return [before.logp[i, : int(batch.lengths[i])] for i in rows]
+        with gathered(self.policy.model):
+            return self.ranks.ask(rows, token_costs(batch, rows), lambda own: self._logps(batch, own))
+
     def _step(self, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]) -> StepBook:
         """One optimiser step. Where nothing has a gradient the optimiser stands still: momentum would move it."""
         self.planned += 1
         step = StepBook(self.planned, len(batch), list(plan.terms))
         try:
-            self._accumulate(step, batch, advantages, plan, logp_old)
+            with gathered(*self.models):
+                self._accumulate(step, batch, advantages, plan, logp_old)
             if plan.forward:
                 self._take(step)
         except NumericalError as error:
@@ -99,20 +126,32 @@ class Learner:
     def _accumulate(
         self, step: StepBook, batch: Batch, advantages: Advantages, plan: Plan, logp_old: dict[int, Tensor]
     ) -> None:
-        """Sum the gradients of the plan's micro-batches. Raises NumericalError where one is not finite."""
+        """Sum the gradients of the plan's micro-batches. Raises NumericalError where one is not finite.
+
+        A rank whose loss is not finite goes on to the end: the others wait for its part of each sum.
+        """
         kept = self._kept(batch, advantages, plan, logp_old)
         step.left = kept.left
 
         def loss_of(rows: list[int]) -> Loss:
             return self._loss(batch, advantages, plan, rows, logp_old, kept)
 
+        micro = self.ranks.micro_batches(plan, batch, self.recipe.optim)
         if self._is_measured():
-            step.exact = self._gradient_norms(plan, loss_of, len(batch))
-        for rows in plan.micro:
+            own = [row for rows, factor in micro if factor for row in rows]
+            step.exact = self._gradient_norms(own, loss_of, len(batch))
+        wrong: NumericalError | None = None
+        for rows, factor in micro:
             loss = loss_of(rows)
-            self._require_finite(loss, rows)
-            loss.total.backward()
-            step.add(rows, loss, batch.lengths)
+            wrong = wrong or self._not_finite(loss, rows)
+            (factor * loss.total).backward()
+            if factor:
+                step.add(rows, loss, batch.lengths)
+        for rank, (error, other) in enumerate(self.ranks.gather((wrong, step))):
+            if error is not None:
+                raise error
+            if rank != self.ranks.rank:
+                step.absorb(other)
 
     def _take(self, step: StepBook) -> None:
         """Move policy and critic, or neither where the gradient of one is not finite."""
@@ -190,7 +229,9 @@ class Learner:
             assert entropy is not None  # it was asked for
             return torch.stack([logp, entropy], -1)
 
-        found = dict(zip(rows, self._ask(forward, batch, rows), strict=True))
+        costs = token_costs(batch, rows)
+        said = self.ranks.ask(rows, costs, lambda own: self._ask(forward, batch, own))
+        found = dict(zip(rows, said, strict=True))
         nothing = found[rows[0]][:0, 0]
         logp, entropy = (
             batch.padded([found[i][:, k] if i in found else nothing for i in range(len(batch))]) for k in (0, 1)
@@ -201,11 +242,11 @@ class Learner:
         generator = torch.Generator().manual_seed(derive(self.recipe.run.seed, "clip_cov", self.planned) >> 1)
         return kept_tokens(Seen(logp, entropy, old, sampler, advantages.values.to(logp), mask), objective, generator)
 
-    def _gradient_norms(self, plan: Plan, loss_of: Callable[[list[int]], Loss], rows: int) -> Tensor:
-        """The norm of the gradient that each row alone gives the policy's parameters, (N,)."""
+    def _gradient_norms(self, rows: Sequence[int], loss_of: Callable[[list[int]], Loss], total: int) -> Tensor:
+        """The norm of the gradient that each of these rows alone gives the policy's parameters, (`total`,)."""
         parameters = trainable(self.policy.model)
-        found = torch.zeros(rows, dtype=torch.float64)
-        for row in plan.forward:
+        found = torch.zeros(total, dtype=torch.float64)
+        for row in rows:
             gradients = torch.autograd.grad(loss_of([row]).total, parameters, allow_unused=True)
             found[row] = torch.stack([g.double().square().sum() for g in gradients if g is not None]).sum().sqrt().cpu()
         return found
@@ -214,15 +255,16 @@ class Learner:
         every = self.recipe.diagnosis.exact_share_every
         return every > 0 and self.planned % every == 0
 
-    def _require_finite(self, loss: Loss, rows: list[int]) -> None:
-        """Refuse the step before a damaged log-probability reaches the weights. Raises NumericalError."""
+    def _not_finite(self, loss: Loss, rows: list[int]) -> NumericalError | None:
+        """Why the step has to be refused before a damaged log-probability reaches the weights, if it has to."""
         try:
             require_finite("log-probability", loss.logp, torch.ones_like(loss.logp), rows)
         except ValueError as error:
-            raise NumericalError(
+            return NumericalError(
                 f"optimiser step {self.planned}: {error}; the update was refused and the weights are those before it "
                 "(lower optim.learning_rate, or look at the last recorded rollouts)"
-            ) from error
+            )
+        return None
 
     def _logps(self, batch: Batch, rows: Sequence[int]) -> list[Tensor]:
         return self._logps_by(self.policy.model, batch, rows)

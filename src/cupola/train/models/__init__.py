@@ -7,6 +7,7 @@ from cupola.train.models.policy import (
     ADAPTER,
     EMBEDDED,
     EMBEDDED_DIGEST,
+    ONE_THREAD_PARAMETERS,
     Policy,
     in_float64,
     load_policy,
@@ -19,25 +20,30 @@ from cupola.train.models.policy import (
     weights_digest,
     whole_folder,
 )
+from cupola.train.models.publish import WeightPublisher
 from cupola.train.models.reference import AdapterOff, Reference
 from cupola.train.models.sampler import InProcessSampler
 from cupola.train.models.scoring import Sequences, completion_scores, logprobs, micro_batches, pad, per_token, to_device
+from cupola.train.models.sharding import gathered, named_weights, scattered, shard, whole
 
 __all__ = [
     "ADAPTER",
     "EMBEDDED",
     "EMBEDDED_DIGEST",
+    "ONE_THREAD_PARAMETERS",
     "AdapterOff",
     "Critic",
     "InProcessSampler",
     "Policy",
     "Reference",
     "Sequences",
+    "WeightPublisher",
     "adapt",
     "base_weights",
     "character_tokenizer",
     "completion_scores",
     "critic_of",
+    "gathered",
     "llama_shape",
     "in_float64",
     "load_policy",
@@ -45,15 +51,19 @@ __all__ = [
     "make_policy",
     "merged_weights",
     "micro_batches",
+    "named_weights",
     "new_policy",
     "pad",
     "per_token",
     "restore_policy",
     "save_policy",
     "saved_weights",
+    "scattered",
     "set_threads",
+    "shard",
     "to_device",
     "trainable",
     "weights_digest",
+    "whole",
     "whole_folder",
 ]

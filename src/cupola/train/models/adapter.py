@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from cupola.core.config import Lora
 from cupola.core.records import RecipeError
+from cupola.train.models.sharding import named_weights, scattered
 from cupola.train.tasks import derive
 
 NAME = "default"  # peft's own for a model's only adapter
@@ -57,7 +58,7 @@ def adaptable(model: PreTrainedModel) -> set[str]:
 
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """The model's weights without its adapter, under the names that they have in a model without one."""
-    weights = model.state_dict().items()
+    weights = named_weights(model).items()
     return {name.replace(".base_layer.", "."): weight for name, weight in weights if ".lora_" not in name}
 
 
@@ -74,7 +75,7 @@ def merged_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def adapter_weights(adapter: PeftModel) -> dict[str, Tensor]:
     """A and B of every adapted layer, under the names that they have in peft's file."""
-    return dict(get_peft_model_state_dict(adapter, save_embedding_layers=False))
+    return dict(get_peft_model_state_dict(adapter, named_weights(adapter), save_embedding_layers=False))
 
 
 def save_adapter(adapter: PeftModel, folder: Path) -> None:
@@ -88,5 +89,5 @@ def restore_adapter(adapter: PeftModel, weights: Mapping[str, Tensor]) -> list[s
     """Put saved weights back; returns the names that do not fit, and then nothing is put back."""
     wrong = sorted(adapter_weights(adapter).keys() ^ weights.keys())
     if not wrong:
-        set_peft_model_state_dict(adapter, dict(weights))
+        set_peft_model_state_dict(adapter, scattered(weights, adapter))
     return wrong

@@ -95,7 +95,7 @@ def is_lean(model: PreTrainedModel) -> bool:
     """Whether the lean step knows this model on this machine."""
     config = model.config
     return (
-        type(model).__name__ in LLAMA_LIKE
+        type(model).__name__.removeprefix("FSDP") in LLAMA_LIKE  # a sharded model's class has another name
         and model.dtype == torch.float32
         and model.device.type == "cpu"
         and torch.backends.mkldnn.is_available()

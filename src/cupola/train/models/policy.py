@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from cupola.core.records import Content, DataError, ModelError, Prompt, RunFolderError
 from cupola.train.models.adapter import merged_weights, restore_adapter, save_adapter
+from cupola.train.models.sharding import named_weights, scattered
 
 # Its bars, one per file read or written, would break up the run's own progress.
 transformers_logging.disable_progress_bar()
@@ -33,7 +34,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 #: The folder of a saved policy that holds its adapter alone.
 ADAPTER = "adapter"
 
-#: Models up to this many parameters run fastest on one CPU thread: the work per operation is less than a wake-up.
+#: Up to this many parameters the work per operation is less than its start: one CPU thread is fastest.
 ONE_THREAD_PARAMETERS = 2_000_000
 
 
@@ -161,10 +162,11 @@ def trainable(module: Module) -> list[Parameter]:
 def save_policy(policy: Policy, folder: Path) -> None:
     """Write the model and tokenizer as a folder that plain transformers loads.
 
-    With an adapter the model's weights are the merged ones, and `adapter/` holds the adapter alone.
+    With an adapter the model's weights are the merged ones, and `adapter/` holds the adapter alone. A sharded model is
+    saved within `gathered`.
     """
     if policy.adapter is None:
-        policy.model.save_pretrained(folder)
+        policy.model.save_pretrained(folder, state_dict=named_weights(policy.model))
     else:
         policy.model.save_pretrained(folder, state_dict=merged_weights(policy.model))
         save_adapter(policy.adapter, Path(folder) / ADAPTER)
@@ -183,7 +185,7 @@ def restore_policy(policy: Policy, weights: Mapping[str, Tensor]) -> list[str]:
     """Put `saved_weights` back; returns the names that do not fit."""
     if policy.adapter is not None:
         return restore_adapter(policy.adapter, weights)
-    missing, unexpected = policy.model.load_state_dict(weights, strict=False)
+    missing, unexpected = policy.model.load_state_dict(scattered(weights, policy.model), strict=False)
     tied = getattr(policy.model, "all_tied_weights_keys", None) or ()  # stored once, under another name
     return [*(name for name in missing if name not in tied), *unexpected]
 
@@ -221,8 +223,12 @@ def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 
 def set_threads(parameters: int, asked: int = 0) -> int:
-    """Give torch what the recipe asks, else one CPU thread for a tiny model and all cores for another; returns it."""
-    threads = asked or (1 if parameters <= ONE_THREAD_PARAMETERS else os.cpu_count() or 1)
+    """Give torch what the recipe asks, else one CPU thread for a tiny model and all cores for another; returns it.
+
+    Processes that torchrun started on one machine share its cores.
+    """
+    cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = asked or (1 if parameters <= ONE_THREAD_PARAMETERS else max(1, cores))
     torch.set_num_threads(threads)
     return threads
 

@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cupola.core.config import SamplingSection
-from cupola.core.records import Completion, Group, Prompt, Rollout, Sampler, Sampling, Split
+from cupola.core.records import Completion, Group, Prompt, Receipt, Rollout, Sampler, Sampling, Split
 from cupola.train.tasks import derive
+
+
+def group_id(step: int, split: Split, mode: str, index: int) -> str:
+    """The name of a step's `index`-th group of a split and mode."""
+    return f"{step:06d}-{split}-{mode}-{index:04d}"
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Collector:
     ) -> list[Group]:
         """`group_size` scored completions of each prompt.
 
-        The draw depends on (seed, split, mode, step) alone; group ids are `step-split-mode-index`.
+        The draw depends on (seed, split, mode, step) alone.
         """
         seed = derive(self.seed, split, mode, step) >> 1  # torch's generators take 63 bits
         sampled = self.sampler.generate(prompts, group_size, sampling, seed)
@@ -41,7 +46,7 @@ class Collector:
         rollouts = self.score(repeated, [completion for group in sampled for completion in group], finished)
         return [
             Group(
-                f"{step:06d}-{split}-{mode}-{index:04d}",
+                group_id(step, split, mode, index),
                 prompt,
                 tuple(rollouts[index * group_size : (index + 1) * group_size]),
                 split,
@@ -49,6 +54,10 @@ class Collector:
             )
             for index, prompt in enumerate(prompts)
         ]
+
+    def publish(self, version: int) -> Receipt:
+        """Have the sampler take over the trainer's weights as `version`."""
+        return self.sampler.publish(version)
 
     def collect_signal(
         self, step: int, draw: Callable[[int, int], list[Prompt]], sampling: SamplingSection

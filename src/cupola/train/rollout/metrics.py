@@ -17,7 +17,8 @@ def headline(groups: Sequence[Group]) -> Metrics:
     """Reward, entropy and lengths over all rollouts of the groups, and how many groups had equal rewards.
 
     `reward_std` is the standard deviation (ddof 1) over the whole batch, `entropy` the token mean in nats of the
-    distributions sampled from, `frac_reward_zero_std` the share of scorable groups whose rewards are equal.
+    distributions sampled from (`None` where the sampler does not tell), `frac_reward_zero_std` the share of scorable
+    groups whose rewards are equal.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = [r.reward for r in rollouts if r.reward is not None]
@@ -87,6 +88,7 @@ def _lengths(rollouts: Sequence[Rollout]) -> Metrics:
     return found
 
 
-def _token_mean(values: Sequence[np.ndarray]) -> float | None:
-    tokens = np.concatenate(values) if values else np.empty(0)
+def _token_mean(values: Sequence[np.ndarray | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    tokens = np.concatenate(known) if known and len(known) == len(values) else np.empty(0)
     return float(tokens.mean(dtype=np.float64)) if len(tokens) else None

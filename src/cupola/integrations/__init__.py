@@ -1,0 +1,1 @@
+"""Other people's trainers beside cupola's own loop."""
