@@ -9,12 +9,14 @@ reward, take `beta * (logp_old - logp_ref)` summed over each answer from its rew
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from cupola.core.config import Objective, validate
+from cupola.core.records import RecipeError
 from cupola.train.objectives import RATIOS, SURROGATES, advantages, constants_of, count, omega, weighted_sum
 
 #: What this loop knows; presets that have more are refused.
@@ -45,15 +47,21 @@ def policy_loss(
     return weighted_sum(loss(logp, ratio, advantage[:, None].to(logp), mask, constants), mask, weight)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Two prompts with two answers each; the second prompt's are both right, so they teach nothing."""
+    parser = argparse.ArgumentParser(description="The policy term of a preset, on four answers.")
+    parser.add_argument("preset", help="name of a preset of docs/objectives, such as dapo")
+    preset = parser.parse_args(argv).preset
     logp = torch.tensor([[-1.0, -0.5, -2.0], [-0.7, -1.2, 0.0], [-0.1, 0.0, 0.0], [-0.3, -0.4, 0.0]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0]])
     logp.requires_grad_()
     rewards, groups = torch.tensor([1.0, 0.0, 1.0, 1.0]), torch.tensor([0, 0, 1, 1])
-    loss = policy_loss(sys.argv[1], logp, logp.detach() - 0.05, mask, rewards, groups, max_tokens=4)
+    try:
+        loss = policy_loss(preset, logp, logp.detach() - 0.05, mask, rewards, groups, max_tokens=4)
+    except (RecipeError, ValueError) as refused:
+        parser.error(str(refused))
     (gradient,) = torch.autograd.grad(loss, logp)
-    print(f"{sys.argv[1]}: loss {loss.item():.4f}, gradient norm {gradient.norm().item():.4f}")
+    print(f"{preset}: loss {loss.item():.4f}, gradient norm {gradient.norm().item():.4f}")
 
 
 if __name__ == "__main__":

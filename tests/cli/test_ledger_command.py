@@ -80,7 +80,7 @@ def test_supervised_recipe(cupola: Cupola, work: Path) -> None:
     assert "omega = 1 / sum_i |y_i|" in ended.out
     assert "the target tokens of the step's 5 examples, each with its stop token" in ended.out
     assert "why: built in: " in ended.out
-    assert "no reason is given for: none" in ended.out
+    assert "a reason is given for every denominator" in ended.out
     found = cupola(work, "ledger", "--recipe", "sft.toml", "--json").json()
     assert found["read"]["training.batch_size"] == {"value": 5, "from": "sft.toml:5"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -77,7 +78,8 @@ def test_init_then_dry_run_of_the_built_in_task(cupola: Cupola, tmp_path: Path) 
     assert (begun.code, begun.out) == (0, "wrote recipe.toml; next: cupola train recipe.toml --dry-run\n")
     done = cupola(tmp_path, "train", "recipe.toml", "--dry-run")
     assert (done.code, done.err) == (0, "")
-    assert "model: embedded, " in done.out
+    assert re.search(r"^model: embedded, ([\d,]+) parameters, \1 of them trained, ", done.out, re.M)
+    assert re.search(r'^the first prompt as the model reads it: "(?=.{10}"$) *\d+\+\d+="$', done.out, re.M)
     assert "prompts with signal " in done.out
     assert done.out.endswith("nothing was written\n")
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]

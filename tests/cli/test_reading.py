@@ -10,7 +10,7 @@ from cupola_process import Cupola, Ended
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupola.cli.plain import plain
+from cupola.cli.plain import plain, quoted
 from cupola.cli.show import from_both_ends
 from cupola.core.runlog import Layout, append, read_jsonl, read_parquet, write_parquet
 
@@ -57,10 +57,15 @@ def test_a_completion_cannot_command_the_terminal(cupola: Cupola, finished: Path
 
     assert shown.code == as_json.code == 0
     assert all(character.isprintable() or character == "\n" for character in shown.out)
-    assert f"prompt: {plain(HOSTILE)}\n" in shown.out
+    assert f'prompt: "{plain(HOSTILE)}"\n' in shown.out
     assert as_json.out.isascii()
     assert all(character.isprintable() or character == "\n" for character in as_json.out)
     assert as_json.json()["groups"][0]["rollouts"][0]["completion"] == HOSTILE
+
+
+def test_a_quoted_prompt_shows_its_spaces_and_keeps_its_lines() -> None:
+    assert quoted("      5+6=") == '"      5+6="'
+    assert quoted("one\ntwo\x1b ") == '"one\ntwo\\x1b "'
 
 
 def test_answers_come_from_both_ends() -> None:

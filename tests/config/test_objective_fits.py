@@ -124,6 +124,16 @@ from cupola.core.records import RecipeError
             {"adaptive_entropy": {"low": 1.0, "high": 0.5}},
             "objective.adaptive_entropy.low: must be below high = 0.5",
         ),
+        (
+            {"preset": "trl:vespo", "correction": {"level": "token"}},
+            "objective.correction.level: weighs the loss from outside, but vespo's weight is of the ratio to the "
+            "sampler itself; take 'none'",
+        ),
+        ({"why": {"policy": ""}}, "objective.why.policy: string should have at least 1 character, got ''"),
+        (
+            {"preset": "ppo", "critic": {"learning_rate": 1e300}},
+            "objective.critic.learning_rate: input should be less than or equal to 10, got 1e+300",
+        ),
         ({"masks": {"top_entropy": 0.0}}, "objective.masks.top_entropy: input should be greater than 0, got 0.0"),
     ],
 )

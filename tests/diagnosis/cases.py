@@ -132,3 +132,8 @@ def named(entry: str) -> Finding:
     assert found is not None, entry
     assert found.values.get("reading", "") == reading
     return found
+
+
+#: A critic in place of a group: answers of one prompt are not compared, or there is only one.
+ONE = {**RECIPE, "sampling": {"max_tokens": 256, "group_size": 1}, "objective": {"baseline": "critic"}}
+CRITIC = {**RECIPE, "objective": {"baseline": "critic"}}

@@ -12,6 +12,7 @@ from cases import (
     FALL,
     LEARNING,
     LONGER,
+    ONE,
     RECIPE,
     RISE,
     RUIN,
@@ -305,6 +306,13 @@ def test_what_it_lacks(name: str, listed: list[dict[str, Any]], key: str) -> Non
     assert lacks(listed)[name][0] == key
 
 
+def test_few_points_are_counted() -> None:
+    few = lacks(rows(completions__clipped_ratio=[0.9] * 3))
+    assert few["high_truncation"] == ("completions/clipped_ratio", 3, 5)
+    formed = lacks(rows(rewards__form__mean=[0.5] * 3 + [None] * (len(FALL) - 3), correct__mean=FALL), RECIPE)
+    assert formed["format_up_correctness_down"][:2] == ("rewards/form/mean", 3)
+
+
 def test_a_form_part_that_was_not_recorded_is_lacking() -> None:
     assert lacks(rows(rewards__answer__mean=FALL), RECIPE)["format_up_correctness_down"][0] == "rewards/form/mean"
 
@@ -338,8 +346,6 @@ def test_as_many_right_as_wrong_are_not_solved() -> None:
     assert (found.severity, found.values["reading"], found.values["no_signal"]) == ("warning", "mixed", 0.0)
 
 
-ONE = {**RECIPE, "sampling": {"max_tokens": 256, "group_size": 1}, "objective": {"baseline": "critic"}}
-CRITIC = {**RECIPE, "objective": {"baseline": "critic"}}
 OF_ONE = rows(groups__unscorable=[1.0] * 6, groups__dead=[0.0] * 6, groups__with_signal=[0.0] * 6, reward=[0.4] * 6)
 
 
@@ -358,42 +364,3 @@ def test_groups_of_one_without_a_reward_are_unscored_by_their_verdicts() -> None
     lost = judge("unscored", rows(reward=[None] * 6, groups__unscorable=[1.0] * 6), recipe=ONE)
     assert lost is not None
     assert (lost.severity, lost.values["reading"]) == ("error", "undefined")
-
-
-@pytest.mark.parametrize(
-    ("objective", "asked"),
-    [
-        ({"baseline": "critic"}, False),
-        ({"baseline": "none"}, False),
-        ({"baseline": "batch_mean"}, False),
-        ({"baseline": "none", "transform": "best_only"}, True),
-        ({"baseline": "leave_one_out"}, True),
-        ({}, True),
-    ],
-)
-def test_equal_groups_are_dead_only_where_answers_of_a_group_are_compared(
-    objective: dict[str, str], asked: bool
-) -> None:
-    found = judge("dead_groups_taking_over", dead(0.1, 0.6, 0.7), recipe={**RECIPE, "objective": objective})
-    assert (found is not None) == asked
-
-
-def test_without_signal_a_critic_is_still_trained() -> None:
-    still = rows(grad_norm=[0.0] * 6, groups__with_signal=[0.0] * 6)
-    assert judge("no_gradient", still) is None
-    for recipe in (CRITIC, ONE):
-        found = judge("no_gradient", still, recipe=recipe)
-        assert found is not None
-        assert found.values["signal"] is None
-    lively = rows(loss=[0.0] * 6, grad_norm=[0.09] * 6, groups__with_signal=[0.0] * 6)
-    assert judge("loss_zero_benign", lively) is None
-    assert judge("loss_zero_benign", lively, recipe=CRITIC) is not None
-
-
-def test_ruin_in_groups_of_one() -> None:
-    """None of them counts as dead, so their share tells nothing: the reward does."""
-    listed = rows(correct__mean=RUIN, groups__dead=[0.0] * 20)
-    assert judge("policy_destroyed", listed) is None
-    found = judge("policy_destroyed", listed, recipe=ONE)
-    assert found is not None
-    assert found.values["dead"] is None

@@ -38,6 +38,7 @@ def test_a_part_without_its_value_is_left_out() -> None:
 def test_undefined_is_said_and_not_printed_as_a_number() -> None:
     text = wording("loss_zero_benign", {"loss": 0.0, "grad_norm": None}, [0, 5])
     assert text.see == "The loss is about 0 (steps 0 to 5) and the gradient norm is not recorded."
+    assert "one update per batch" not in text.means  # nor is it said of the run how many it makes
 
 
 @pytest.mark.parametrize(("name", "language"), [("learning", "xx"), ("no_such_finding", "en")])

@@ -43,10 +43,21 @@ def test_the_script_runs(
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name not in PLAIN])
-def test_other_presets_are_refused(example: ModuleType, preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["foreign_loop.py", preset])
-    with pytest.raises(ValueError, match=rf"^{preset}: sets ({'|'.join([*MORE, 'scope'])});"):
-        example.main()
+def test_other_presets_are_refused(example: ModuleType, preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(example, [preset], rf"{preset}: sets ({'|'.join([*MORE, 'scope'])});", capsys)
+
+
+def test_no_preset_and_an_unknown_one_are_refused(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(example, [], "the following arguments are required: preset", capsys)
+    refused(example, ["nothing"], r".*unknown preset 'nothing'; there are ", capsys)
+
+
+def refused(example: ModuleType, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        example.main(arguments)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(rf"error: {text}", last)
 
 
 def test_dr_grpo_by_hand(example: ModuleType) -> None:

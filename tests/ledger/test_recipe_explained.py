@@ -161,10 +161,10 @@ def test_entropy_and_reference_in_words() -> None:
     [
         ({}, {"minibatches": 2}, "omega = 1 / (12 * 10)", 120, "yes"),
         ({"scope": "batch"}, {"minibatches": 2}, "omega = 1 / (24 * 10)", 240, "yes"),
-        ({"scope": "generation"}, {"minibatches": 3}, "omega = 1 / (24 * 10) * 3", 80, "yes"),
-        ({"scope": "micro_batch"}, {}, "omega = 1 / (N * 10) / K", None, "no"),
-        ({"scope": "micro_batch"}, {"micro_rollouts": 6}, "omega = 1 / (6 * 10) / 4", 240, "no"),
-        ({"scope": "micro_batch"}, {"micro_rollouts": 7}, "omega = 1 / (N * 10) / K", None, "no"),
+        ({"scope": "generation"}, {"minibatches": 3}, "omega = 1 / (24 * 10), times 3", 80, "yes"),
+        ({"scope": "micro_batch"}, {}, "omega = 1 / (N * 10), divided by K", None, "no"),
+        ({"scope": "micro_batch"}, {"micro_rollouts": 6}, "omega = 1 / (6 * 10), divided by 4", 240, "no"),
+        ({"scope": "micro_batch"}, {"micro_rollouts": 7}, "omega = 1 / (N * 10), divided by K", None, "no"),
         ({"denominator": "prompt_mean"}, {"minibatches": 2}, "omega_g = 1 / (2 * sum_{j in g} |o_j|)", 2, "yes"),
         ({"denominator": "token_mean"}, {}, "omega = 1 / sum_i |o_i|", None, "yes"),
         ({"denominator": "token_sum"}, {"minibatches": 5}, "omega = 1", 1, "yes"),
@@ -182,7 +182,7 @@ def test_scopes_by_hand(
 
 def test_entropy_may_count_by_micro_batch_alone() -> None:
     found = explained({"entropy_coef": 0.1, "entropy_denominator": "token_mean", "entropy_scope": "micro_batch"})
-    assert row(found, "entropy").numbers == "omega = 1 / sum_i |o_i| / K"
+    assert row(found, "entropy").numbers == "omega = 1 / sum_i |o_i|, divided by K"
     assert row(found, "entropy").cut.startswith("no")
     assert row(found, "policy").cut == "yes"
 

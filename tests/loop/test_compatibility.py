@@ -196,7 +196,7 @@ def test_a_cut_by_tokens_is_of_the_whole_step() -> None:
 
 def test_a_rejected_row_leaves_the_count_but_not_the_nominal_one() -> None:
     made = replace(batch(), rejected=torch.arange(6) == 0)
-    for count, expected in {"surviving": 1 / 15, "nominal": 1 / 22}.items():
+    for count, expected in {"surviving": 1 / 15, "nominal": 1 / 20}.items():
         objective = {"denominator": "token_mean", "count": count, "beta": 0.1, "mask_truncated": True}
         plan = plan_steps(made, ONES, recipe(objective))[0]
         policy = plan.terms["policy"]

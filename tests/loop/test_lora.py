@@ -194,7 +194,7 @@ def test_the_recipe_on_the_page_is_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "lora.md").read_text(encoding="utf-8")
     shown = tomllib.loads(page.split("```toml\n")[1].split("```")[0])
     rest = {"data": {"task": "arithmetic"}, "reward": [{"name": "correct", "kind": "exact"}]}
-    assert validate({**rest, **shown}, Recipe).model.lora == Lora(rank=16, alpha=32, targets=["q_proj", "v_proj"])
+    assert validate({**rest, **shown}, Recipe).model.lora == Lora(rank=16, alpha=32)
 
 
 def test_an_unknown_target_stops_a_run_before_it_begins(tmp_path: Path) -> None:

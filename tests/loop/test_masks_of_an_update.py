@@ -191,3 +191,25 @@ def test_clip_cov_draws_the_same_tokens_again() -> None:
     update(first, mixed_groups())
     update(again, mixed_groups())
     assert difference(one[0], other[0]) == 0
+
+
+def test_kl_cov_pays_nothing_before_the_policy_has_moved() -> None:
+    """Of two minibatches the first is on-policy: its old log-probabilities come from other forward passes."""
+    masked = recipe({"masks": {"kl_cov": {"fraction": 0.3}}}, {"minibatches": 2, "micro_tokens": 40})
+    plain = recipe(optim={"minibatches": 2, "micro_tokens": 40})
+    found = []
+    for settings in (masked, plain):
+        learner = Learner(tiny_policy(dtype=torch.float32), None, settings)
+        found.append(gradients_of(learner))
+        update(learner, mixed_groups())
+    assert difference(found[0][0], found[1][0]) < 1e-5
+
+
+def test_under_a_nominal_count_rejected_tokens_are_not_counted() -> None:
+    """The rejected answer has 3 of the 82 tokens; it stays in the count of rollouts."""
+    groups = sampled(mixed_groups(), {("live", 0): 1.0})
+    settings = recipe({"preset": "verl:token-mean", "masks": {"reject": {}}})
+    row = update(Learner(tiny_policy(), None, settings), groups).ledger[0]
+    assert row["counted"]["rollouts"] == 15
+    assert row["counted"]["tokens"] == 82 - 3
+    assert row["numerators"]["rejected"] == 3

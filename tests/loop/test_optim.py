@@ -76,3 +76,8 @@ def test_a_large_model_is_stepped_in_one_pass() -> None:
         optimizer.step()
         stepped.append(parameter.detach())
     torch.testing.assert_close(stepped[0], stepped[1][:-1], atol=1e-5, rtol=1e-5)
+
+
+def test_a_warm_up_that_a_schedule_does_not_have_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"^optim.warmup_steps: schedule 'constant' has no warm-up; take 'constant_w"):
+        learning_rate(Optim(schedule="constant", warmup_steps=5), 10)

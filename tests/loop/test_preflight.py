@@ -49,10 +49,13 @@ def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     refuse_too_large(9000.0)
 
 
-def test_a_real_look_writes_nothing(tmp_path: Path) -> None:
-    recipe, _ = load_recipe([write_recipe(tmp_path)])
+@pytest.mark.parametrize("settings", [[], ["model.lora.rank=4"]], ids=["all weights", "lora"])
+def test_a_real_look_writes_nothing(tmp_path: Path, settings: list[str]) -> None:
+    recipe, _ = load_recipe([write_recipe(tmp_path)], settings)
     found = preflight(recipe)
     assert (found["prompts"], found["completions"]) == (4, 16)
+    trained = found["model"]["trainable"]
+    assert 0 < trained < found["model"]["parameters"] if settings else trained == found["model"]["parameters"]
     assert 0 < found["sampling_seconds_per_step"] < 30
     assert 0 < found["update_seconds_per_step"] < 30
     assert 0.1 < found["peak_memory_gb"] < 8

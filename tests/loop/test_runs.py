@@ -12,12 +12,13 @@ from tiny_run import STEPS, record, train, write_recipe
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from cupola.core.config import COMMAND_LINE, Recipe, validate
 from cupola.core.records import CupolaError, Group, NumericalError, RewardError, RunFolderError
 from cupola.core.runlog import RunReader
 from cupola.train.loop import loss as loss_module
 from cupola.train.loop import update as update_module
 from cupola.train.loop.loss import Loss
-from cupola.workflows.train import Trained, View, resume_run
+from cupola.workflows.train import Trained, View, resume_run, undone
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +272,14 @@ def test_an_update_that_is_not_finite_can_be_skipped(tmp_path: Path, monkeypatch
     rows = RunReader(tmp_path / "tiny").metrics("train")
     assert [row["ledger/refused"] for row in rows] == [0, 0, 1, 0, 0, 0]
     assert [row["sampler/version"] for row in rows] == [2, 4, 5, 7, 9, 11]
+
+
+def test_a_preset_that_the_recipes_own_keys_undo_is_told() -> None:
+    objective = {"preset": "dapo", "denominator": "constant", "beta": 0.1}
+    given = {"data": {"task": "arithmetic"}, "reward": [{"name": "c", "kind": "exact"}], "objective": objective}
+    recipe = validate(given, Recipe)
+    origins = {"objective.preset": COMMAND_LINE, "objective.denominator": "r.toml:9", "objective.beta": COMMAND_LINE}
+    assert undone(recipe, origins) == [
+        "preset dapo, but objective.denominator = constant (r.toml:9); take that out to have the preset's own"
+    ]
+    assert undone(recipe, {**origins, "objective.preset": "r.toml:8"}) == []

@@ -226,3 +226,14 @@ def test_published_versions_mark_what_is_sampled() -> None:
     receipt = sampler.publish(7)
     assert (receipt.version, receipt.parameters) == (7, policy.parameters)
     assert sampler.generate(LEVEL, 1, Sampling(2), 0)[0][0].policy_version == 7
+
+
+def test_a_special_token_can_be_a_stop_string() -> None:
+    """The tokenizer's padding token is no end token here; as text it stops an answer like any other string."""
+    policy = tiny_policy()
+    special = policy.tokenizer.pad_token
+    groups = InProcessSampler(policy).generate(PROMPTS, 32, Sampling(12, 1.5, (special,)), 3)
+    answers = [completion.token_ids.tolist() for group in groups for completion in group]
+    stopped = [ids for ids in answers if policy.pad_id in ids]
+    assert stopped
+    assert all(ids.index(policy.pad_id) == len(ids) - 1 for ids in stopped)

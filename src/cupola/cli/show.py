@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from cupola.cli.plain import plain
+from cupola.cli.plain import plain, quoted
 from cupola.cli.progress import number
 from cupola.core.catalogue import wording
 from cupola.core.records import Finding
@@ -91,7 +91,7 @@ def groups(found: Mapping[str, Any], json_wanted: bool) -> None:
         right = sum(row["correct"] is True for row in rows)
         state = f"{group['state'].replace('_', ' ')}, " if group["state"] else ""
         lines(f"\nstep {found['step']}, {found['split']}: {state}{right} of {len(rows)} right", style="bold")
-        lines(f"prompt: {plain(group['prompt'])}", f"answer: {plain(group['answer'] or 'none')}")
+        lines(f'prompt: "{plain(group["prompt"])}"', f"answer: {plain(group['answer'] or 'none')}")
         heads = [_head(row) for row in rows]
         times = Counter(heads)
         for head in from_both_ends(list(dict.fromkeys(heads))):
@@ -205,8 +205,8 @@ def _why(reason: str | None) -> list[str]:
 
 def _unreasoned(names: Sequence[str], remedy: str) -> None:
     """The denominators without a reason, and where one can be given."""
-    told = f"{', '.join(map(plain, names))}; {remedy}" if names else "none"
-    lines(f"\nno reason is given for: {told}")
+    listed = f"no reason is given for: {', '.join(map(plain, names))}; {remedy}"
+    lines(f"\n{listed if names else 'a reason is given for every denominator'}")
 
 
 def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
@@ -220,7 +220,8 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
     parts = [f"{key.removeprefix('rewards/').removesuffix('/mean')} {number(found[key], '.3f')}" for key in names]
     many = "made by the task as they are needed" if data["train"] is None else _questions(data)
     lines(
-        f"model: {model['source']}, {model['parameters']:,} parameters, CPU threads: {model['threads']}",
+        f"model: {model['source']}, {model['parameters']:,} parameters, {model['trainable']:,} of them trained, "
+        f"CPU threads: {model['threads']}",
         f"questions: {many}",
         f"step 0, {found['prompts']} prompts, {found['completions']} answers:",
         f"  reward {number(found['reward'], '.3f')} ({', '.join(parts)}); right {number(found['correct/mean'], '.1%')}",
@@ -233,7 +234,7 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
         f"a step is estimated to take {found['sampling_seconds_per_step']:.2g} s of sampling and "
         f"{found['update_seconds_per_step']:.2g} s of update, all steps {found['training_seconds'] / 60:.2g} min; peak "
         f"memory {found['peak_memory_gb']:.2g} GB; validation is not included",
-        f"the first prompt as the model reads it: {plain(found['prompt'])}",
+        f"the first prompt as the model reads it: {quoted(found['prompt'])}",
         f"  best paid answer:  {plain(found['answers'][0])}",
         f"  worst paid answer: {plain(found['answers'][-1])}",
         *(["warning: no answer got a reward; look at the reward function"] if found["reward"] is None else []),

@@ -347,8 +347,9 @@ ENGLISH: dict[str, Wording] = {
     "loss_zero_benign": Wording(
         "A loss of about 0 is normal here",
         "The loss is about {loss:.1g} (steps {since} to {until}) and the gradient norm is {grad_norm:.3g}.",
-        "With one update per batch the ratio is 1 and a group's advantages sum to 0, so the loss is 0 while its "
-        "gradient is not. That alone is no fault.",
+        "While the policy is still the one that sampled the batch the ratio is 1, and centred advantages sum to about "
+        "0: so the policy term is about 0 while its gradient is not. Further updates on the batch and a small KL term "
+        "add little to it. That alone is no fault.",
         "Watch reward, validation and groups with signal; do not set `objective.beta` only to see a number.",
     ),
 }

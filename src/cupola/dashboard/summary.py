@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cupola.core.config import Objective
+from cupola.core.config.dotted import leaves
 from cupola.core.config.presets import PRESETS
 from cupola.core.runlog import RunReader
 from cupola.core.stats import Estimate
@@ -91,14 +92,18 @@ def objective(recorded: Row) -> str | None:
     if preset not in PRESETS:
         return preset
     usual = Objective(preset=preset).model_dump(mode="json", exclude={"why"})
-    changed = [key for key in usual if key in recorded and recorded[key] != usual[key]]
-    return ", ".join([preset, *(f"{key.replace('_', ' ')} {_setting(recorded[key])}" for key in changed)])
+    own = leaves(usual)
+    told = [leaf for key in usual if key in recorded for leaf in leaves(recorded[key], key).items()]
+    changed = [f"{_name(key)} {_setting(value)}" for key, value in told if value != own.get(key)]
+    return ", ".join([preset, *changed])
+
+
+def _name(key: str) -> str:
+    """A dotted key in words: `critic lam`; what a table is goes by the table's name: `reference`."""
+    return key.removesuffix(".kind").replace(".", " ").replace("_", " ")
 
 
 def _setting(value: object) -> str:
-    if isinstance(value, Mapping):  # a surrogate and its constants
-        kind = value.get("kind")
-        return ", ".join([_setting(kind), *(f"{key} {_setting(value[key])}" for key in value if key != "kind")])
     return f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ").lower()
 
 

@@ -23,6 +23,7 @@ from cupola.train.models import (
     critic_of,
     gathered,
     load_policy,
+    require_fit,
     set_threads,
     trainable,
     weights_digest,
@@ -120,6 +121,7 @@ def assemble(recipe: Recipe, model: str | None = None) -> Assembly:
     scorer = Scorer.of(recipe, source.size / per_step if source.size else None)
     validation = source.held_out("validation", recipe.validation.questions)
     policy = load_policy(model or recipe.model.source, recipe.model.dtype, recipe.model.device)
+    require_fit(policy)
     threads = set_threads(policy.parameters, recipe.run.threads)
     for prompt in [*validation, *(source.prompts() or source.draw(0, per_step))]:
         policy.encode_for(prompt, recipe.sampling.max_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,21 @@ def explain_foreign(trainer: str, path: Path) -> Explanation:
     return TRAINERS[trainer](str(path), _table(path))
 
 
+def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object's keys. Raises RecipeError for one that stands there twice."""
+    seen = set[str]()
+    for key, _ in pairs:
+        if key in seen:
+            raise RecipeError(f"{path}: {key}: stands there twice; keep one")
+        seen.add(key)
+    return dict(pairs)
+
+
 def _table(path: Path) -> Mapping[str, Any]:
     """A file's keys. What is no JSON is TOML; the fault told is of the one that its name or first sign promises."""
     text = read_text(path, "file")
     try:
-        table = json.loads(text)
+        table = json.loads(text, object_pairs_hook=partial(_once, path))
     except (ValueError, RecursionError) as no_json:
         try:
             table = tomllib.loads(text)

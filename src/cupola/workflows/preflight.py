@@ -13,6 +13,7 @@ from typing import Any
 from cupola.core.config import Recipe
 from cupola.core.records import Group, RecipeError, Rollout
 from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps, without_rejected
+from cupola.train.models import trainable
 from cupola.train.rollout import Collector, group_metrics, headline, part_metrics
 from cupola.workflows.assemble import Assembly, assemble
 
@@ -46,7 +47,12 @@ def preflight(recipe: Recipe) -> dict[str, Any]:
     refuse_too_large(estimate["peak_memory_gb"])
     rollouts = [rollout for group in large.groups for rollout in group.rollouts]
     return {
-        "model": {"source": recipe.model.source, "parameters": made.policy.parameters, "threads": made.threads},
+        "model": {
+            "source": recipe.model.source,
+            "parameters": made.policy.parameters,
+            "trainable": sum(parameter.numel() for parameter in trainable(made.policy.model)),
+            "threads": made.threads,
+        },
         "data": made.source.notes(),
         "prompts": len(large.groups),
         "completions": len(rollouts),

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from pathlib import Path
 
-from cupola.core.config import Provenance, Recipe, dump
+from cupola.core.config import COMMAND_LINE, Provenance, Recipe, dump
+from cupola.core.config.presets import PRESETS
 from cupola.core.records import Action, CupolaError, Finding, Observer, RunFolderError
 from cupola.core.runlog import Layout, RunReader, RunWriter, only_writer
 from cupola.train.loop import Learner, Position, Ranks, Run, launched, load_checkpoint, seed_globals, train
@@ -47,7 +48,7 @@ def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) ->
     with launched(recipe.model.device) as ranks:
         parts = ranks.together(lambda: assemble(recipe))
         learner = ranks.together(lambda: parts.learner(ranks))
-        for notice in notices(parts) if ranks.is_first else ():
+        for notice in [*notices(parts), *undone(recipe, provenance)] if ranks.is_first else ():
             view.say(notice)
         manifest = new_manifest(recipe, provenance, parts.source.notes(), model_notes(parts), parts.files())
         writer = ranks.first(lambda: RunWriter.create(root, manifest, dump(recipe)))
@@ -150,6 +151,20 @@ def notices(parts: Assembly) -> list[str]:
     if parts.recipe.model.dtype == "bfloat16" and parts.recipe.model.lora is None:  # an adapter stays in float32
         found.append("bfloat16 weights lose updates below 1/256 of a weight; model.dtype = 'float32' keeps them")
     return found
+
+
+def undone(recipe: Recipe, provenance: Provenance) -> list[str]:
+    """What keys of a recipe file keep of the objective where the command line asks for another preset."""
+    if provenance.get("objective.preset") != COMMAND_LINE:
+        return []
+    name = recipe.objective.preset
+    stays = {
+        f"objective.{key}": getattr(recipe.objective, key)
+        for key, value in PRESETS[name].items()
+        if not isinstance(value, dict) and getattr(recipe.objective, key) != value
+    }
+    kept = [f"{key} = {value} ({provenance[key]})" for key, value in stays.items() if provenance[key] != COMMAND_LINE]
+    return [f"preset {name}, but {'; '.join(kept)}; take that out to have the preset's own"] if kept else []
 
 
 def _state(action: Action, interrupted: bool) -> str:

@@ -1,6 +1,6 @@
 """The recipe: what a run is asked to do, and where each value came from."""
 
-from cupola.core.config.load import Provenance, dump, load, load_recipe, read_recipe, read_text, validate
+from cupola.core.config.load import COMMAND_LINE, Provenance, dump, load, load_recipe, read_recipe, read_text, validate
 from cupola.core.config.objective import Objective
 from cupola.core.config.recipe import Data, Evaluation, Lora, Recipe, SamplingSection
 from cupola.core.config.reward import (
@@ -19,6 +19,7 @@ from cupola.core.config.supervised import SftRecipe
 from cupola.core.config.template import commented, starting_recipe
 
 __all__ = [
+    "COMMAND_LINE",
     "Data",
     "Evaluation",
     "ExactReward",

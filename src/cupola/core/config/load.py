@@ -27,6 +27,10 @@ def load_recipe(paths: Sequence[Path], overrides: Sequence[str] = ()) -> tuple[R
     return load(paths, overrides, Recipe)
 
 
+#: Where an override's value came from.
+COMMAND_LINE = "command line"
+
+
 def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tuple[M, Provenance]:
     """Merge the files left to right, then the `a.b=value` overrides, and validate.
 
@@ -44,9 +48,9 @@ def load(paths: Sequence[Path], overrides: Sequence[str], kind: type[M]) -> tupl
         key, value = _parse_override(override)
         _set(merged, key, value)
         _forget(origin, [key])
-        origin.update({name: "command line" for name, _ in walk(value, key)})
+        origin.update({name: COMMAND_LINE for name, _ in walk(value, key)})
         for around in accumulate(key.split(".")[:-1], "{}.{}".format):  # tables that the override itself made
-            origin.setdefault(around, "command line")
+            origin.setdefault(around, COMMAND_LINE)
     recipe = validate(merged, kind, origin)
     return recipe, _provenance(recipe, merged, origin)
 
@@ -72,7 +76,7 @@ def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     text = read_text(path, "recipe")
     try:
         return tomllib.loads(text), _line_numbers(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not TOML; a number of thousands of digits; brackets without end
         raise RecipeError(f"{path}: not TOML: {error}") from error
 
 
@@ -131,7 +135,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
         raise RecipeError(f"{text!r}: an override is written key.subkey=value")
     try:
         return key, tomllib.loads(f"v = {raw}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key, raw
 
 

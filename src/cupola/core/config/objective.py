@@ -141,6 +141,11 @@ class Objective(Section):
             (critic and apart, "combine", known.format("combine", "sum")),
             (critic and self.transform != "none", "transform", known.format("transform", "none")),
             (
+                self.surrogate.kind == "vespo" and self.correction.level != "none",
+                "correction.level",
+                "weighs the loss from outside, but vespo's weight is of the ratio to the sampler itself; take 'none'",
+            ),
+            (
                 apart and self.transform != "none",
                 "transform",
                 f"{self.transform!r} is of the summed reward, but combine = 'apart' sums none",

@@ -6,18 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cupola.core.config.section import Misfit, NotNegative, Positive, PositiveInt, Section, Share
+from cupola.core.config.section import Misfit, NotNegative, Positive, PositiveInt, Section, Share, Text
 
 
 class Why(Section):
     """Why each denominator is what it is; those without a reason are listed by `cupola ledger`."""
 
-    policy: str | None = Field(None, description="Reason for the policy term's denominator.")
-    kl: str | None = Field(None, description="Reason for the KL term's denominator.")
-    entropy: str | None = Field(None, description="Reason for the entropy term's denominator.")
-    value: str | None = Field(None, description="Reason for the value term's denominator.")
-    scale: str | None = Field(None, description="Reason for the advantage's scale.")
-    whiten: str | None = Field(None, description="Reason for the whitening.")
+    policy: Text | None = Field(None, description="Reason for the policy term's denominator.")
+    kl: Text | None = Field(None, description="Reason for the KL term's denominator.")
+    entropy: Text | None = Field(None, description="Reason for the entropy term's denominator.")
+    value: Text | None = Field(None, description="Reason for the value term's denominator.")
+    scale: Text | None = Field(None, description="Reason for the advantage's scale.")
+    whiten: Text | None = Field(None, description="Reason for the whitening.")
 
 
 class Correction(Section):
@@ -40,7 +40,9 @@ class Critic(Section):
     lam: Share = Field(0.95, description="Lambda of GAE; 1 is returns minus values, 0 the one-step error.")
     value_clip: NotNegative = Field(0.2, description="How far a value may move in one batch; 0: no limit.")
     coef: Positive = Field(1.0, description="Coefficient c_V of the value term.")
-    learning_rate: Positive = Field(1e-5, description="The critic's own; the rest of `optim` is shared.")
+    learning_rate: Annotated[Positive, Field(le=10)] = Field(
+        1e-5, description="The critic's own; the rest of `optim` is shared."
+    )
 
 
 class Reference(Section):

@@ -56,7 +56,7 @@ class Lora(Section):
     first update's ratio were not 1.
     """
 
-    rank: PositiveInt = Field(16, description="Rows of A and columns of B.")
+    rank: Annotated[PositiveInt, Field(le=65536)] = Field(16, description="Rows of A and columns of B.")
     alpha: PositiveInt = Field(32, description="The correction is multiplied by alpha / rank.")
     targets: list[Text] = Field(
         default_factory=list,
@@ -106,8 +106,8 @@ class Selection(Section):
 
 
 class SamplingSection(Section):
-    prompts_per_step: PositiveInt = Field(32, description="Prompts drawn per step.")
-    group_size: PositiveInt = Field(8, description="Completions per prompt (G).")
+    prompts_per_step: Annotated[PositiveInt, Field(le=10**6)] = Field(32, description="Prompts drawn per step.")
+    group_size: Annotated[PositiveInt, Field(le=10**5)] = Field(8, description="Completions per prompt (G).")
     max_tokens: PositiveInt = Field(256, description="Longest completion in tokens; longer is cut, reason `length`.")
     temperature: Temperature = Field(1.0, description="Sampling temperature.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Must be 1: see `top_k`.")
@@ -244,6 +244,19 @@ class Recipe(Section):
                 "sampling.max_batches",
                 "above 1 draws until enough groups differ within, which a group of 1 never does; take 1, or a larger "
                 "sampling.group_size",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _dynamic_sampling_fits(self) -> Recipe:
+        """Refuse to discard groups that teach."""
+        objective = self.objective
+        compared = objective.baseline in ("group_mean", "leave_one_out") and objective.combine == "sum"
+        if self.sampling.max_batches > 1 and not compared:
+            what = "combine = 'apart'" if objective.combine == "apart" else f"baseline = {objective.baseline!r}"
+            raise Misfit(
+                "sampling.max_batches",
+                f"above 1 discards groups of equal rewards, but with objective.{what} they have advantages; take 1",
             )
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,10 @@ def read(place: str, table: Mapping[str, Any], keys: Mapping[str, Key]) -> Read:
     if not given:
         few = ", ".join(list(keys)[:4])
         raise RecipeError(f"{place}: has none of the keys that bear on a denominator, such as {few}")
+    for name in found:
+        near = difflib.get_close_matches(name, keys, n=1, cutoff=0.9)
+        if name not in keys and near:
+            raise RecipeError(f"{place}: {name}: unknown key; did you mean {near[0]}?")
     values = {name: _checked(place, name, found.get(name, key.default), key) for name, key in keys.items()}
     origins = {name: "file" if name in found else "default" for name in keys}
     return Read(values, origins, [name for name in found if name not in keys])

@@ -44,7 +44,7 @@ KL_IN = {
     "it",
 }
 #: What follows the rule's own weight where micro-batches or optimiser steps share it.
-SHARE = {"generation": " * steps", "micro_batch": " / K"}
+SHARE = {"generation": ", times steps", "micro_batch": ", divided by K"}
 SCOPES = {
     "update": "the answers of one optimiser step",
     "batch": "all answers of the step's batch",
@@ -94,10 +94,19 @@ def explain_supervised(place: str, recipe: SftRecipe, origins: Mapping[str, str]
     return Explanation(f"supervised recipe {place}", [loss], {}, optimizer, [], _read(recipe, origins, SFT_BEARING))
 
 
+#: What A is without a scale where the rewards are transformed first.
+NO_SCALE = {
+    "pass_at_k": "A = s - b, s being what the group's rewards say of pass@k: a wrong answer is worth something where "
+    "k of the group may hold a right one",
+    "best_only": "A = s, the best answer's lead over the second, and 0 for all others",
+}
+
+
 def _absent(objective: Objective) -> dict[str, str]:
     """The terms and divisors that an objective does not have, and why."""
     baseline = objective.baseline
-    no_scale = "A is what GAE makes of rewards and values" if baseline == "critic" else "A = r - b"
+    no_scale = NO_SCALE.get(objective.transform, "A = r - b")
+    no_scale = "A is what GAE makes of rewards and values" if baseline == "critic" else no_scale
     divisors = {"scale": objective.scale, "whiten": objective.whiten}
     there = {*objective.terms, *(name for name, rule in divisors.items() if rule != "none")}
     reasons = {

@@ -72,13 +72,14 @@ def scoped_row(row: Mapping[str, Any], scope: str, steps: int) -> dict[str, Any]
 def scale_row(rule: str, epsilon: float, rewards: Sequence[Sequence[float]], why: str | None) -> dict[str, Any]:
     """The row of the advantage's scale, a denominator too, from the scored rewards of each group of two or more."""
     entry, differing = SCALES[rule], unequal(rewards)
+    equal = sum(map(len, rewards)) - sum(map(len, differing))
     return {
         "term": "scale",
         "rule": rule,
         "formula": entry.formula.format(epsilon=epsilon),
         "value": entry.value(rewards, epsilon) if differing else None,
         "counted": {"rollouts": sum(map(len, differing)), "prompts": len(differing)},
-        "excluded": {},
+        "excluded": {"equal rewards": equal} if equal else {},
         "shares": None,
         "words": [entry.says],
         "why": why,

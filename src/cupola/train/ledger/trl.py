@@ -103,11 +103,21 @@ KEYS: dict[str, Key] = {
 }
 
 
+#: Keys that only another trainer's configuration has.
+STRANGERS = {
+    "an RLOOConfig": {"normalize_advantages", "reward_clip_range"},
+    "a DPOConfig": {"f_divergence_type", "ld_alpha", "label_smoothing", "use_weighting"},
+}
+
+
 def explain(place: str, table: Mapping[str, Any]) -> Explanation:
     """The denominators of a GRPOConfig, or of an SFTConfig where a key or loss is one's; `place` names the file.
 
     Raises RecipeError as `keys.read` does, and where keys of both stand together.
     """
+    other = next((name for name, keys in STRANGERS.items() if keys & table.keys()), None)
+    if other is not None:
+        raise RecipeError(f"{place}: looks like {other}; only GRPOConfig and SFTConfig are explained")
     supervised = next((key for key in trl_sft.OWN if key in table), None)
     if supervised is None and table.get("loss_type") not in trl_sft.LOSSES:
         return _explain_grpo(place, table)

@@ -149,7 +149,8 @@ def _term_row(name: str, plan: Plan, step: StepBook, groups: Sequence[Group], re
     if name != "policy":
         return row
     left = {**term.silent, **step.left}
-    if step.corrections:
+    whole = recipe.objective.ratio in recipe.objective.surrogate.whole  # there a weight scales the answer, not a token
+    if step.corrections and not (whole and recipe.objective.correction.level == "token"):
         left["correction"] = sum(int((each == 0).sum()) for each in step.corrections.values())
     if left:
         row["numerators"] = left

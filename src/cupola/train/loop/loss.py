@@ -13,6 +13,7 @@ from cupola.train.objectives import (
     RATIOS,
     SURROGATES,
     constants_of,
+    drift,
     gradient_weight,
     importance_corrected,
     importance_weights,
@@ -113,8 +114,8 @@ def policy_loss(
     if inputs.keep is not None:
         per_token = per_token * inputs.keep
     if inputs.pays is not None and objective.masks.kl_cov is not None:
-        drift = KL_ESTIMATORS["abs"](logp, logp_old)
-        per_token = per_token + objective.masks.kl_cov.coef * torch.where(inputs.pays.bool(), drift, 0.0)
+        moved = torch.where(inputs.pays.bool(), drift(logp, logp_old), 0.0)
+        per_token = per_token + objective.masks.kl_cov.coef * moved
     limited = surrogate.limits(logp.detach(), ratio.detach(), advantages, mask, constants) * mask
     below, above = limited * (advantages < 0), limited * (advantages > 0)
     return per_token, {"low": below.sum(-1), "high": above.sum(-1)}

@@ -54,6 +54,8 @@ def learning_rate(settings: Optim, updates: int) -> Callable[[int], float]:
     The schedule is transformers'; it is read one step later than transformers' own trainer does, so that neither
     warm-up nor decay spends an update at a learning rate of 0.
     """
+    if settings.schedule == "constant" and settings.warmup_steps:
+        raise RecipeError("optim.warmup_steps: schedule 'constant' has no warm-up; take 'constant_with_warmup', or 0")
     dummy = torch.optim.SGD([Parameter(torch.zeros(1))], lr=settings.learning_rate)
     try:
         scheduler = get_scheduler(settings.schedule, dummy, settings.warmup_steps, updates + 1)

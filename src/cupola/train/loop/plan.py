@@ -124,7 +124,8 @@ def _weighed(denominator: Denominator, batch: Batch, cut: Tensor, recipe: Recipe
             continue
         excluded[reason] = int((counted & rows).sum())
         counted = counted & ~rows
-    lengths = batch.lengths.masked_fill(_masked(batch, objective), 0)
+    silent_rows = _masked(batch, objective) | (batch.rejected & torch.tensor("rejected" in denominator.left_out))
+    lengths = batch.lengths.masked_fill(silent_rows, 0)
     widths = padded_widths(batch.lengths, cut)
     counts = count(lengths, batch.groups, counted)
     if scope == "micro_batch":

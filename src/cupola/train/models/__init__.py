@@ -2,6 +2,7 @@
 
 from cupola.train.models.adapter import adapt, base_weights, merged_weights
 from cupola.train.models.critic import Critic, critic_of
+from cupola.train.models.fitness import require_fit
 from cupola.train.models.new import character_tokenizer, llama_shape, new_policy
 from cupola.train.models.policy import (
     ADAPTER,
@@ -56,6 +57,7 @@ __all__ = [
     "pad",
     "per_token",
     "restore_policy",
+    "require_fit",
     "save_policy",
     "saved_weights",
     "scattered",

@@ -188,8 +188,10 @@ class _Decoding:
 
     def _stop_string(self, position: int) -> Tensor:
         """Which live rows' text now contains a stop string; the string stays in the text, as in transformers."""
-        texts = [self.policy.decode(ids) for ids in self.tokens[self.live, : position + 1].tolist()]
-        found = [any(stop in text for stop in self.sampling.stop) for text in texts]
+        # With special tokens, since one may be the stop string, and without, since one may stand inside it.
+        rows = self.tokens[self.live, : position + 1].tolist()
+        texts = [(self.policy.decode(ids), str(self.policy.tokenizer.decode(ids))) for ids in rows]
+        found = [any(stop in text for stop in self.sampling.stop for text in both) for both in texts]
         return torch.tensor(found, device=self.live.device)
 
     def _compact(self, token: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from cupola.train.objectives.advantages import (
 from cupola.train.objectives.checks import require_finite
 from cupola.train.objectives.critic import gae, token_rewards, value_loss
 from cupola.train.objectives.denominators import BY_CUT, RULES, Counts, count, omega, omega_by_cut, padded_widths
-from cupola.train.objectives.kl import KL_ESTIMATORS, importance_corrected
+from cupola.train.objectives.kl import KL_ESTIMATORS, drift, importance_corrected
 from cupola.train.objectives.masks import (
     BOUNDS,
     ClipCov,
@@ -76,6 +76,7 @@ __all__ = [
     "count",
     "dead_groups",
     "decoupled_advantages",
+    "drift",
     "gae",
     "gradient_weight",
     "group_mean",

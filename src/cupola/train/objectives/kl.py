@@ -33,6 +33,16 @@ def k3(logp: Tensor, logp_ref: Tensor) -> Tensor:
     return torch.expm1(-d) + d
 
 
+#: A drift this small, in nats, is the rounding between two forward passes: no policy has moved.
+UNMOVED = 1e-5
+
+
+def drift(logp: Tensor, logp_old: Tensor) -> Tensor:
+    """|d| where the policy has moved, else 0 without a gradient: a rounding error's sign is a slope of 1, too."""
+    d = logp - logp_old
+    return torch.where(d.abs() > UNMOVED, d.abs(), 0.0)
+
+
 def absolute(logp: Tensor, logp_ref: Tensor) -> Tensor:
     """|d|. No estimate of the divergence; its gradient is the sign of d, and 0 at d = 0. verl's `abs`."""
     return (logp - logp_ref).abs()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cupola.core.records import Finding
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import CannotJudge, Series
+from cupola.watch.diagnosis.series import Series
 from cupola.watch.diagnosis.trend import TREND_POINTS, change
 
 FORM_RISE = 0.05  # five completions in a hundred that newly keep the form
@@ -18,7 +18,7 @@ def detect(series: Series, context: Context) -> Finding | None:
     correct = series.need(*context.correctness, points=TREND_POINTS)
     forms = [found for key in context.form or () if (found := series.find(key, points=TREND_POINTS))]
     if not forms:
-        raise CannotJudge(context.form[0] if context.form else "rewards/<format part>/mean", 0, TREND_POINTS)
+        forms = [series.need(*(context.form or ["rewards/<format part>/mean"]), points=TREND_POINTS)]  # raises
     right = change(correct)
     form = max(forms, key=lambda points: change(points).by)
     kept = change(form)

@@ -6,7 +6,7 @@ import numpy as np
 
 from cupola.core.records import Finding, Severity
 from cupola.watch.diagnosis.context import Context
-from cupola.watch.diagnosis.series import LEVEL_POINTS, CannotJudge, Points, Series
+from cupola.watch.diagnosis.series import LEVEL_POINTS, Points, Series
 from cupola.watch.diagnosis.signals import too_early
 from cupola.watch.diagnosis.trend import level, since
 
@@ -35,5 +35,5 @@ def _all_at_cap(series: Series, context: Context) -> Points:
     """Without the ratio: 1 at the steps where even the mean length is the limit, else 0."""
     length = series.find("completions/mean_length", points=LEVEL_POINTS)
     if length is None or context.cap is None:
-        raise CannotJudge("completions/clipped_ratio", 0, LEVEL_POINTS)
+        return series.need("completions/clipped_ratio", points=LEVEL_POINTS)  # raises: it has too few
     return Points(length.key, length.steps, (length.values >= AT_CAP * context.cap).astype(np.float64))
