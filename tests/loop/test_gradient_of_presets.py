@@ -62,7 +62,8 @@ def learner_of(preset: str, cut: int, dtype: torch.dtype) -> Learner:
     """Two passes over the batch: the second step sees ratios that are not 1."""
     objective: dict[str, Any] = {"preset": preset, "beta": 0.3, "entropy_coef": 0.2, "mask_truncated": True}
     objective["masks"] = {"reject": {"low": 0.5, "high": 2.0}}
-    objective["correction"] = {"level": "token"}
+    if "vespo" not in preset:  # its own weight is of the ratio to the sampler
+        objective["correction"] = {"level": "token"}
     optim = {"learning_rate": 2e-4, "epochs": 2, "micro_rollouts": cut}
     settings = recipe(objective, optim)
     policy = tiny_policy(dtype=dtype)
