@@ -19,8 +19,8 @@ from cupola.core.config import Objective, validate
 from cupola.core.records import RecipeError
 from cupola.train.objectives import RATIOS, SURROGATES, advantages, constants_of, count, omega, weighted_sum
 
-#: What this loop knows; presets that have more are refused.
-PLAIN = {"transform": "none", "combine": "sum", "whiten": "none", "scope": "update", "count": "surviving"}
+#: What this loop leaves as it is by default; presets that set it are refused.
+LEFT = ("transform", "combine", "whiten", "scope", "count", "correction", "masks")
 
 
 def policy_loss(
@@ -31,9 +31,9 @@ def policy_loss(
     logp, logp_old and mask are (N, T), rewards and groups (N,); `max_tokens` is the longest answer allowed.
     """
     objective = validate({"preset": preset}, Objective)
-    more = [key for key, value in PLAIN.items() if getattr(objective, key) != value]
-    if more or objective.correction.level != "none":
-        raise ValueError(f"{preset}: sets {more[0] if more else 'correction'}; add what docs/objectives says of it")
+    more = [key for key in LEFT if getattr(objective, key) != getattr(Objective(), key)]
+    if more:
+        raise ValueError(f"{preset}: sets {more[0]}; add what docs/objectives says of it")
     scored = ~rewards.isnan()
     advantage = advantages(rewards, groups, scored, objective.baseline, objective.scale, objective.scale_epsilon)
 

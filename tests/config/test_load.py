@@ -5,43 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_recipe import RECIPE
 
 from cupola.core.config import ExactReward, SamplingSection, SftRecipe, dump, load, load_recipe
 from cupola.core.config.presets import PRESETS
 from cupola.core.records import RecipeError, Sampling
-
-RECIPE = """\
-[run]
-steps = 7
-
-[data]
-task = "arithmetic"
-options = {levels = [1, 2], wrong_digit = 0.5}
-
-[[reward]]
-name = "right"
-kind = "exact"
-
-[[reward]]
-name = "form"
-kind = "pattern"
-pattern = 'a+'
-weight = 0
-
-[objective]
-preset = "dr_grpo"
-
-[objective.surrogate]
-high = 0.28
-"""
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = Path("my.toml")
-    path.write_text(RECIPE, encoding="utf-8")
-    return path
 
 
 def refused(paths: list[Path], *overrides: str) -> str:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from cupola.core.config import dump, load_recipe
-from cupola.core.config.presets import PRESETS
-
-RECIPE = """\
-[data]
-task = "arithmetic"
-
-[[reward]]
-name = "right"
-kind = "exact"
-
-[objective]
-preset = "dr_grpo"
-
-[objective.surrogate]
-high = 0.28
-"""
+from cupola.core.config import dump, load_recipe, presets
+from cupola.core.config.presets import OWN, PRESETS
 
 
-@pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = Path("my.toml")
-    path.write_text(RECIPE, encoding="utf-8")
-    return path
+@pytest.mark.parametrize("name", OWN)
+def test_each_has_a_file_with_equation_and_source(name: str) -> None:
+    text = (Path(presets.__file__).parent / f"{name}.toml").read_text(encoding="utf-8")
+    said = re.match(r"(#.*\n)+", text)
+    assert said is not None
+    assert re.search(r"^# (.*= |As \w+)", said[0], re.M)
+    assert re.search(r"Source: .*arXiv \d{4}\.\d{5}", said[0].replace("\n#", ""))
 
 
 def test_a_presets_table_yields_key_by_key(recipe: Path) -> None:
@@ -57,7 +44,7 @@ def test_a_kl_in_the_reward_is_k1_and_says_so(recipe: Path) -> None:
 
 OFF = [
     [],
-    ["baseline=group_mean"],
+    ["baseline=group_mean", "transform=none"],
     ["beta=0.0"],
     ["transform=none"],
     ["correction={level='none'}"],
@@ -68,7 +55,12 @@ OFF = [
 @pytest.mark.parametrize("name", sorted(PRESETS))
 @pytest.mark.parametrize("off", OFF, ids=" ".join)
 def test_a_preset_without_a_part_of_it_loads_again_as_written_out(recipe: Path, name: str, off: list[str]) -> None:
-    overrides = [f"objective.preset={name}", "objective.surrogate={}", *(f"objective.{each}" for each in off)]
+    overrides = [
+        f"objective.preset={name}",
+        "objective.surrogate={}",
+        "optim.epochs=2",
+        *(f"objective.{each}" for each in off),
+    ]
     loaded, _ = load_recipe([recipe], overrides)
     Path("resolved.toml").write_text(dump(loaded), encoding="utf-8")
     assert load_recipe([Path("resolved.toml")])[0] == loaded

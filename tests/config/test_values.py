@@ -9,22 +9,6 @@ import pytest
 from cupola.core.config import load_recipe
 from cupola.core.records import RecipeError
 
-RECIPE = """
-[data]
-task = "arithmetic"
-
-[[reward]]
-name = "correct"
-kind = "exact"
-"""
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE)
-    return path
-
 
 @pytest.mark.parametrize("value", ["1" * 5000, "[" * 3000])
 def test_a_value_beyond_reading_is_one_line(recipe: Path, value: str) -> None:

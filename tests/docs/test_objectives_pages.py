@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from cupola.core.config import Objective, validate
-from cupola.core.config.compatibility import COMPATIBLE
 from cupola.core.config.presets import OWN
+from cupola.core.config.presets.compatibility import COMPATIBLE
 from cupola.core.config.surrogate import ANY_RATIO
 from cupola.core.config.surrogate import SURROGATES as TABLES
 from cupola.train.objectives import RULES, SURROGATES
@@ -45,9 +45,14 @@ def decisions(name: str) -> str:
     where = preset.get("kl_in", "loss")
     estimator = preset["kl_estimator"] if where == "loss" and preset["beta"] else "k1"  # of a KL in the reward
     kl = f"`{estimator}` {preset['beta']:g}{'' if where == 'loss' else f' in `{where}`'}" if preset["beta"] else "none"
-    further = ", ".join(f"`{key}` {value}" for key, value in preset.items() if key not in COLUMNS) or "none"
+    further = ", ".join(f"`{key}` {told(value)}" for key, value in preset.items() if key not in COLUMNS) or "none"
     parts = [f"`{each}`" for each in (name, preset["baseline"], preset["scale"], preset["ratio"])]
     return "| " + " | ".join([*parts, surrogate, f"`{preset['denominator']}`", kl, further]) + " |"
+
+
+def told(value: Any) -> str:
+    """A value, or a table's with the names of its keys."""
+    return ", ".join(f"{key} {told(each)}" for key, each in value.items()) if isinstance(value, dict) else str(value)
 
 
 def with_constants(surrogate: Mapping[str, Any]) -> str:

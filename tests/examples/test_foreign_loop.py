@@ -27,7 +27,7 @@ def example() -> ModuleType:
 
 
 #: Presets whose advantages are baseline and scale alone, counted over one optimiser step.
-MORE = {"transform", "combine", "whiten", "count", "correction"}
+MORE = {"transform", "combine", "whiten", "count", "correction", "masks"}
 PLAIN = [name for name, preset in PRESETS.items() if not MORE & set(preset)]
 
 
@@ -44,15 +44,15 @@ def test_the_script_runs(
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name not in PLAIN])
 def test_other_presets_are_refused(example: ModuleType, preset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(example, [preset], rf"{preset}: sets ({'|'.join([*MORE, 'scope'])});", capsys)
+    assert_refused(example, [preset], rf"{preset}: sets ({'|'.join([*MORE, 'scope'])});", capsys)
 
 
 def test_no_preset_and_an_unknown_one_are_refused(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(example, [], "the following arguments are required: preset", capsys)
-    refused(example, ["nothing"], r".*unknown preset 'nothing'; there are ", capsys)
+    assert_refused(example, [], "the following arguments are required: preset", capsys)
+    assert_refused(example, ["nothing"], r".*unknown preset 'nothing'; there are ", capsys)
 
 
-def refused(example: ModuleType, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_refused(example: ModuleType, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         example.main(arguments)
     assert ended.value.code == 2

@@ -13,8 +13,8 @@ from loop_parts import update as updated
 from torch import Tensor
 
 from cupola.core.config import Objective, validate
-from cupola.core.config.compatibility import COMPATIBLE
 from cupola.core.config.presets import OWN
+from cupola.core.config.presets.compatibility import COMPATIBLE
 from cupola.core.records import RecipeError
 from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps
 from cupola.train.loop.batch import Before
@@ -37,11 +37,13 @@ def batch() -> Batch:
 
 
 def plans(preset: str, rows: int, minibatches: int = 1, **objective: Any) -> list[Plan]:
-    """The plans of the batch in micro-batches of so many rows, all of advantage 1."""
+    """The first epoch's plans in micro-batches of so many rows, all of advantage 1."""
     settings = recipe(
-        {"preset": preset, "mask_truncated": True, **objective}, {"minibatches": minibatches, "micro_rollouts": rows}
+        {"preset": preset, "mask_truncated": True, **objective},
+        {"minibatches": minibatches, "micro_rollouts": rows, "epochs": 2},  # kl_cov refuses a single step
     )
-    return plan_steps(batch(), ONES, settings)
+    both = plan_steps(batch(), ONES, settings)
+    return both[: len(both) // 2]
 
 
 def weights(preset: str, rows: int, minibatches: int = 1, term: str = "policy", **objective: Any) -> list[float]:

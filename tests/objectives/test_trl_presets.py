@@ -14,7 +14,7 @@ from torch import Tensor
 from trl_side import ADVANTAGES, LENGTHS, MASK, MAX_TOKENS, ROWS, assert_same, tensors, trl_loss
 
 from cupola.core.config import Recipe, validate
-from cupola.core.config.compatibility import COMPATIBLE
+from cupola.core.config.presets.compatibility import COMPATIBLE
 from cupola.train.loop import Batch, plan_steps
 from cupola.train.loop.loss import Inputs, micro_loss
 from cupola.train.objectives import token_entropy, token_logps
