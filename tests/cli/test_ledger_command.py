@@ -113,6 +113,8 @@ def test_a_described_loop(cupola: Cupola, work: Path) -> None:
         (("--from", "trl", "small.toml"), "small.toml: has none of the keys"),
         (("--from", "trl", "list.json"), "list.json: holds no table of keys"),
         (("--from", "trl", "broken.json"), "broken.json: neither JSON nor TOML: Expecting property name"),
+        (("--from", "trl", "twice.json"), "twice.json: loss_type: stands there twice; keep one"),
+        (("--from", "trl", "open.json"), "open.json: beta: ${other.beta} is not resolved; write the configuration as"),
         (("--from", "trl", "deep.json"), "deep.json: neither JSON nor TOML"),
         (("--from", "trl", "args.yaml"), "args.yaml: YAML is not read; write its keys as JSON or TOML"),
         (("--from", "trl", "bytes.json"), "bytes.json: cannot be read: 'utf-8' codec"),
@@ -125,6 +127,8 @@ def test_a_described_loop(cupola: Cupola, work: Path) -> None:
 def test_faults_are_one_line(cupola: Cupola, work: Path, arguments: tuple[str, ...], said: str) -> None:
     (work / "list.json").write_text("[1]", encoding="utf-8")
     (work / "broken.json").write_text("{", encoding="utf-8")
+    (work / "twice.json").write_text('{"loss_type": "grpo", "loss_type": "bnpo"}', encoding="utf-8")
+    (work / "open.json").write_text('{"loss_type": "grpo", "beta": "${other.beta}"}', encoding="utf-8")
     (work / "deep.json").write_text("[" * 100_000, encoding="utf-8")
     (work / "args.yaml").write_text("loss_type: dapo\nbeta: 0.1\n", encoding="utf-8")
     (work / "bytes.json").write_bytes(b"\xff\xfe\xff")
@@ -132,6 +136,7 @@ def test_faults_are_one_line(cupola: Cupola, work: Path, arguments: tuple[str, .
     ended = cupola(work, "ledger", *arguments)
     assert ended.code == 2
     assert said in ended.error()
+    assert ended.error().count(".json: ") <= 1  # one fault, not one within another
 
 
 @pytest.mark.parametrize("arguments", [(), ("runs/r", "--recipe", "small.toml")])

@@ -78,6 +78,7 @@ def test_a_gradient_that_is_not_finite_is_refused(minibatches: int) -> None:
     said = r"optimiser step 1: the log-probability of rollout \d+ is not finite.*weights are those before"
     assert re.search(said, updated.ledger[0]["refused"])
     assert updated.metrics["ledger/refused"] == minibatches
+    assert {value for key, value in updated.metrics.items() if key.startswith("clip_ratio/")} == {None}
     assert {row.discard_reason for row in updated.outcomes["live"]} == {"update_refused"}
     assert weights(learner) == before
     assert learner.version == 0

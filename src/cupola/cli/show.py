@@ -209,6 +209,17 @@ def _unreasoned(names: Sequence[str], remedy: str) -> None:
     lines(f"\n{listed if names else 'a reason is given for every denominator'}")
 
 
+def _cost(found: Mapping[str, Any]) -> str:
+    sampling = f"a step is estimated to take {found['sampling_seconds_per_step']:.2g} s of sampling"
+    if found["update_seconds_per_step"] is None:
+        return f"{sampling}; its update and memory are unknown: no answer had a reward to learn from"
+    return (
+        f"{sampling} and {found['update_seconds_per_step']:.2g} s of update with signal in every group, all steps "
+        f"{found['training_seconds'] / 60:.2g} min; peak memory {found['peak_memory_gb']:.2g} GB; validation is not "
+        "included"
+    )
+
+
 def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
     """The look at step 0, and that nothing was written."""
     if json_wanted:
@@ -231,9 +242,7 @@ def preflight(found: Mapping[str, Any], json_wanted: bool) -> None:
         f"with fewer than two rewards {found['groups/unscorable']:.0%}",
         f"  length {number(found['completions/mean_length'], '.1f')} tokens, "
         f"{number(found['completions/clipped_ratio'], '.0%')} cut; entropy {number(found['entropy'], '.3f')}",
-        f"a step is estimated to take {found['sampling_seconds_per_step']:.2g} s of sampling and "
-        f"{found['update_seconds_per_step']:.2g} s of update, all steps {found['training_seconds'] / 60:.2g} min; peak "
-        f"memory {found['peak_memory_gb']:.2g} GB; validation is not included",
+        _cost(found),
         f"the first prompt as the model reads it: {quoted(found['prompt'])}",
         f"  best paid answer:  {plain(found['answers'][0])}",
         f"  worst paid answer: {plain(found['answers'][-1])}",

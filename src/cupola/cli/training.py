@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # their modules load torch
     Engine = Callable[[Recipe, Provenance, View], Trained | None]
 
 Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE.toml [a.b=value]", help="Files, then overrides.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and sample once, but write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and estimate a step; write nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

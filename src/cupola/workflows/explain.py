@@ -64,6 +64,8 @@ def _table(path: Path) -> Mapping[str, Any]:
     text = read_text(path, "file")
     try:
         table = json.loads(text, object_pairs_hook=partial(_once, path))
+    except RecipeError:
+        raise
     except (ValueError, RecursionError) as no_json:
         try:
             table = tomllib.loads(text)

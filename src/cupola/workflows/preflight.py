@@ -6,7 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ PROMPTS = 8
 
 @dataclass(frozen=True)
 class Look:
-    """One small step: its groups, its padded tokens in a forward pass at most, seconds, and peak memory in GB."""
+    """One small step: its groups, the padded tokens of its widest forward pass, seconds, and peak memory in GB.
+
+    `widest` is 0 where nothing was forwarded: no answer had a reward.
+    """
 
     groups: list[Group]
     rows: int
@@ -67,7 +70,11 @@ def preflight(recipe: Recipe) -> dict[str, Any]:
 
 
 def look(made: Assembly, learner: Learner, collector: Collector, prompts: int) -> Look:
-    """Sample and update on so many prompts. The weights move, and are thrown away with this process."""
+    """Sample and update on so many prompts. The weights move, and are thrown away with this process.
+
+    Every counted rollout has an advantage here: with dead groups alone, usual at step 0 of a hard task, a look would
+    see no update at all.
+    """
     recipe = made.recipe
     reset_peak()
     started = time.perf_counter()
@@ -78,20 +85,35 @@ def look(made: Assembly, learner: Learner, collector: Collector, prompts: int) -
     before = learner.before(batch)
     batch = without_rejected(batch, before, recipe.objective)
     advantages = batch_advantages(batch, before, recipe)
+    advantages = replace(advantages, values=batch.counted[:, None].double().expand_as(advantages.values))
     plans = plan_steps(batch, advantages.values, recipe)
     learner.update(batch, before, advantages, plans)
-    widest = max((sum(len(batch.completions[i]) for i in rows) for plan in plans for rows in plan.micro), default=0)
+    widest = max((padded(batch, rows) for plan in plans for rows in plan.micro), default=0)
     return Look(groups, len(batch), widest, sampled - started, time.perf_counter() - sampled, peak_gb())
 
 
-def estimated(recipe: Recipe, small: Look, large: Look) -> dict[str, float]:
+def padded(batch: Batch, rows: Sequence[int]) -> int:
+    """Tokens of a forward pass of these rows: equal prompts go through it once, answers as wide as the longest."""
+    prompts = {tuple(batch.prompts[i]) for i in rows}
+    return len(prompts) * max(map(len, prompts)) + len(rows) * max(len(batch.completions[i]) for i in rows)
+
+
+def estimated(recipe: Recipe, small: Look, large: Look) -> dict[str, float | None]:
     """Seconds of a step and of all steps, and peak memory in GB: a line through the two looks, by rows and by tokens.
 
-    A forward pass holds no more tokens than `optim.micro_tokens`, and no more than a step has.
+    A forward pass holds no more than `optim.micro_rollouts` or `optim.micro_tokens`, and no more than a step has. Where
+    nothing was forwarded, only the sampling is known.
     """
-    rows = recipe.sampling.prompts_per_step * recipe.sampling.group_size
-    tokens = min(recipe.optim.micro_tokens, large.widest * rows / large.rows)
+    rows, most = recipe.sampling.prompts_per_step * recipe.sampling.group_size, recipe.optim.micro_rollouts
     sampling = _line(small.rows, small.sampling, large.rows, large.sampling, rows)
+    if not large.widest:
+        unknown = dict.fromkeys(("update_seconds_per_step", "training_seconds", "peak_memory_gb"))
+        return {"sampling_seconds_per_step": sampling, **unknown}
+    tokens = (
+        min(recipe.optim.micro_tokens, large.widest * rows / large.rows)
+        if most is None
+        else large.widest * min(rows, most) / min(large.rows, most)
+    )
     update = _line(small.rows, small.update, large.rows, large.update, rows)
     return {
         "sampling_seconds_per_step": sampling,
@@ -107,10 +129,10 @@ def _line(x0: float, y0: float, x1: float, y1: float, x: float) -> float:
     return max(y0, y1, y1 + slope * (x - x1))
 
 
-def refuse_too_large(needed: float) -> None:
-    """Raise RecipeError where the machine has less memory than this."""
+def refuse_too_large(needed: float | None) -> None:
+    """Raise RecipeError where the machine is known to have less memory than is known to be needed."""
     there = available_gb()
-    if there is not None and needed > there:
+    if needed is not None and there is not None and needed > there:
         raise RecipeError(
             f"optim.micro_tokens: a step is estimated to need {needed:.1f} GB, but {there:.1f} GB are free; lower it, "
             "or take [model.lora] or a smaller model"

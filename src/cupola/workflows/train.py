@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cupola.core.config import COMMAND_LINE, Provenance, Recipe, dump
 from cupola.core.config.presets import PRESETS
@@ -82,16 +83,22 @@ def resume_run(root: Path, view: View = View(), accept_changes: bool = False) ->
             ranks.first(lambda: attempt_ended(last, "finished", None))
             return Trained(root, "finished", steps[-1])
         parts = ranks.together(lambda: assemble(recipe))
-        refuse_another_model(root, parts, manifest)
-        changed = [path for path, digest in parts.files().items() if manifest["files"].get(path) != digest]
-        if changed and not accept_changes:
-            raise RunFolderError(
-                f"{root}: {', '.join(changed)} changed since the run began; `cupola resume --accept-changes` goes on so"
-            )
-        learner = parts.learner(ranks)
+        changed = ranks.together(lambda: _changed(root, parts, manifest, accept_changes))
+        learner = ranks.together(lambda: parts.learner(ranks))
         position = ranks.together(lambda: load_checkpoint(reader.layout.checkpoint(steps[-1]), learner))
         writer = RunWriter(reader.layout, len(manifest["attempts"]))
         return _run(parts, learner, writer, position, view, changed)
+
+
+def _changed(root: Path, parts: Assembly, manifest: Mapping[str, Any], accept_changes: bool) -> list[str]:
+    """The files that are not those the run began with. Raises RunFolderError for them, and for another model."""
+    refuse_another_model(root, parts, manifest)
+    changed = [path for path, digest in parts.files().items() if manifest["files"].get(path) != digest]
+    if changed and not accept_changes:
+        raise RunFolderError(
+            f"{root}: {', '.join(changed)} changed since the run began; `cupola resume --accept-changes` goes on so"
+        )
+    return changed
 
 
 def _held(layout: Layout, ranks: Ranks) -> AbstractContextManager[None]:

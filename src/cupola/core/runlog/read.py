@@ -93,9 +93,13 @@ class RunReader:
 
 
 def read_prompts(layout: Layout) -> dict[str, Row]:
-    """Prompt rows by prompt id: the parquet file's, and those that came since it was written."""
+    """Prompt rows by prompt id: the parquet file's, and those that came since it was written.
+
+    The latest first: a writer moves them into the parquet file, and what is read before it moves is in either.
+    """
+    latest = read_jsonl(layout.latest_prompts)
     rows = read_parquet(layout.prompts) if layout.prompts.exists() else []
-    return {row["prompt_id"]: row for row in [*rows, *read_jsonl(layout.latest_prompts)]}
+    return {row["prompt_id"]: row for row in [*rows, *latest]}
 
 
 def read_json(path: Path) -> Row:

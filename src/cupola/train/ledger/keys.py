@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from typing import Any
 
 from cupola.core.config.section import MOST
 from cupola.core.records import RecipeError
+
+#: Similarity from which a name is a slip: `ppo_micro_batch_size` is no `ppo_mini_batch_size` (0.87).
+NEAR = 0.9
 
 KINDS: dict[type, str] = {
     int: "a whole number",
@@ -89,12 +93,18 @@ def read(place: str, table: Mapping[str, Any], keys: Mapping[str, Key]) -> Read:
         few = ", ".join(list(keys)[:4])
         raise RecipeError(f"{place}: has none of the keys that bear on a denominator, such as {few}")
     for name in found:
-        near = difflib.get_close_matches(name, keys, n=1, cutoff=0.9)
-        if name not in keys and near:
-            raise RecipeError(f"{place}: {name}: unknown key; did you mean {near[0]}?")
+        near = None if name in keys else next((key for key in keys if _a_slip(name, key)), None)
+        if near is not None:
+            raise RecipeError(f"{place}: {name}: unknown key; did you mean {near}?")
     values = {name: _checked(place, name, found.get(name, key.default), key) for name, key in keys.items()}
     origins = {name: "file" if name in found else "default" for name in keys}
     return Read(values, origins, [name for name in found if name not in keys])
+
+
+def _a_slip(name: str, key: str) -> bool:
+    """Whether `name` is `key` mistyped: each dotted part is nearly its own, for whole keys share most of their text."""
+    pairs = list(itertools.zip_longest(name.split("."), key.split("."), fillvalue=""))
+    return all(difflib.SequenceMatcher(None, *pair).ratio() >= NEAR for pair in pairs)
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -109,6 +119,10 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 def _checked(place: str, name: str, value: Any, key: Key) -> Any:
     if value is None and (key.default is None or key.absent):
         return None
+    if isinstance(value, str) and value.startswith("${"):
+        raise RecipeError(
+            f"{place}: {name}: {value:.80} is not resolved; write the configuration as the trainer saw it"
+        )
     if type(value) in (int, float) and abs(value) > MOST:
         raise RecipeError(f"{place}: {name}: no size or constant is beyond {MOST:g}, got {value!s:.80}")
     if float in key.types and type(value) is int:

@@ -20,11 +20,13 @@ from cupola.train.rollout import Metrics, mean
 def update_metrics(batch: Batch, groups: Sequence[Group], plans: Sequence[Plan], book: UpdateBook) -> Metrics:
     """TRL's training keys. Clip shares run over the tokens of all counted rollouts: a skipped one cannot clip."""
     steps = [step for step in book.steps if step.grad_norm is not None]
+    # A refused step accounts for nothing: its rows are no data, not rows that did not clip.
+    accounted = [plan for plan, step in zip(plans, book.steps, strict=True) if step.refused is None]
     passes = torch.zeros(len(batch), dtype=torch.float64)
-    for plan in plans:
+    for plan in accounted:
         passes[plan.rows] += 1
     tokens = passes * batch.lengths * batch.counted
-    own = torch.tensor(sorted({row for plan in plans for row in plan.forward}), dtype=torch.long)
+    own = torch.tensor(sorted({row for plan in accounted for row in plan.forward}), dtype=torch.long)
     low, high = book.total("low"), book.total("high")
     found: Metrics = {
         "ledger/refused": sum(step.refused is not None for step in book.steps),

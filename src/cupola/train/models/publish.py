@@ -85,7 +85,9 @@ class WeightPublisher:
         self.transfer.send(label)
         sums = {name: sha256(tensor) for name, tensor in self._weights()} if self._summed else None
         if sums is not None and not self.adapter:
-            theirs = self.server.ask("/weight_checker", {"action": "checksum"}).get("checksums", {})
+            theirs = self.server.ask("/weight_checker", {"action": "checksum"}).get("checksums")
+            if not theirs:
+                raise SamplerError(f"{self.server.url}: told no checksums; sampler.checksums = false goes without them")
             self.checksums.check(sums, theirs, f"{self.server.url}: {label}")
         compared = self.probe.compare(sampler, f"{self.server.url}: {label}")
         return Receipt(

@@ -59,7 +59,7 @@ class Server:
         """One attempt. Raises `_Unanswered` for what another attempt may mend, SamplerError for a refusal."""
         try:
             reply = self._client.request(method, self.url + path, json=body)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _Unanswered("no server there; start it (docs/vllm.md), or correct sampler.url") from error
         except httpx.TimeoutException as error:
             raise _Unanswered(
