@@ -42,6 +42,8 @@ class Work:
     prompt_tokens: int
     tokens: int
     dead: int = 0
+    micro_tokens: int = 16384
+    checkpointing: bool = False
 
 
 WORKS = {
@@ -140,7 +142,11 @@ def updating(policy: Policy, work: Work, prompts: list[Prompt], drawn: list[list
             },
             "reward": [{"name": "pay", "kind": "exact"}],
             "objective": {"preset": "grpo", "beta": 0.0},
-            "optim": {"learning_rate": 1e-9},
+            "optim": {
+                "learning_rate": 1e-9,
+                "micro_tokens": work.micro_tokens,
+                "gradient_checkpointing": work.checkpointing,
+            },
         },
         Recipe,
     )
@@ -196,6 +202,8 @@ def main() -> None:
     parser.add_argument("--group-size", type=int)
     parser.add_argument("--prompt-tokens", type=int)
     parser.add_argument("--dead", type=int)
+    parser.add_argument("--micro-tokens", type=int)
+    parser.add_argument("--checkpointing", action="store_true", default=None)
     options = vars(parser.parse_args())
     if os.getloadavg()[0] > 0.5:
         sys.exit(f"the machine is busy (load {os.getloadavg()[0]:.1f}); figures would mean nothing")

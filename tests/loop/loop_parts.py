@@ -17,7 +17,7 @@ from cupola.core.records import Completion, Group, Outcome, Prompt, Rollout, Ver
 from cupola.train.loop import Batch, Learner, batch_advantages, plan_steps, without_rejected
 from cupola.train.loop.account import ledger_rows, outcomes
 from cupola.train.loop.metrics import before_metrics, update_metrics
-from cupola.train.models import Policy, Reference, in_float64, new_policy
+from cupola.train.models import Policy, Reference, in_float64, new_policy, trainable
 
 MAX_TOKENS = 12
 ALPHABET = "0123456789+="
@@ -107,7 +107,7 @@ def gradients_of(learner: Learner, critic: bool = False) -> list[list[Tensor]]:
     )
     assert model is not None
     assert optimizer is not None
-    parameters = list(model.parameters())
+    parameters = trainable(model)
     optimizer.register_step_pre_hook(lambda *_: found.append([p.grad.clone() for p in parameters]))
     return found
 

@@ -64,6 +64,7 @@ def variants(ranks: Ranks) -> dict[str, float]:
         "whole": _apart(_plain({}, {"micro_tokens": 100_000}), batch(), ranks),
         "minibatches": _apart(_plain({}, {"minibatches": 3}), batch(), ranks),
         "micro_batch scope": _apart(_plain({"scope": "micro_batch"}, {"micro_rollouts": 3}), batch(), ranks),
+        "checkpointing": _apart(_plain({"beta": 0.1}, {"gradient_checkpointing": True}), batch(), ranks),
         "one group": _apart(_plain({}, {}), one, ranks),
         "moving": _apart(_plain({"reference": {"kind": "moving", "every": 1}}, {"learning_rate": 0.1}), one, ranks),
         "adapter": _apart(lambda: adapted_learner(recipe({"beta": 0.3}, **lora), adapted_policy(True)), batch(), ranks),

@@ -64,7 +64,7 @@ def test_every_presets_gradient_is_one_processs(found: dict[str, Any]) -> None:
 
 
 def test_cuts_masks_an_adapter_and_fewer_rows_than_ranks(found: dict[str, Any]) -> None:
-    assert len(found["variants"]) == 10
+    assert len(found["variants"]) == 11
     assert max(found["variants"].values()) < 1e-9, found["variants"]
 
 

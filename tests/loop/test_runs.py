@@ -11,7 +11,9 @@ import torch
 from tiny_run import STEPS, record, train, write_recipe
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
+from cupola.cli.app import app
 from cupola.core.config import COMMAND_LINE, Recipe, validate
 from cupola.core.records import CupolaError, Group, NumericalError, RewardError, RunFolderError
 from cupola.core.runlog import RunReader
@@ -223,6 +225,16 @@ def test_a_run_without_validation_still_saves_its_policy(tmp_path: Path) -> None
 def test_the_checkpoint_of_step_0_stays(tmp_path: Path) -> None:
     trained = train(tmp_path, "validation.keep=1")
     assert RunReader(trained.folder).layout.checkpoint_steps() == [0, STEPS]
+
+
+def test_old_rollouts_go_where_the_recipe_says_so(tmp_path: Path) -> None:
+    """The newest two stay, and those of steps 0, 3 and 6, which were validated. What the steps came to stays too."""
+    folder = train(tmp_path, "run.keep_rollouts=2", "validation.every=3").folder
+    run = RunReader(folder)
+    assert run.rollout_steps() == [0, 3, 5, 6]
+    assert [row["step"] for row in run.metrics("train")] == [1, 2, 3, 4, 5, 6]
+    for command in (["diagnose"], ["watch"], ["groups", "--step", "5"]):
+        assert CliRunner().invoke(app, [command[0], str(folder), *command[1:]]).exit_code in (0, 3)
 
 
 def test_dynamic_sampling_records_what_it_drew_in_vain(tmp_path: Path) -> None:

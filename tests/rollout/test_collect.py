@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Event
+from typing import Any
 
 import numpy as np
+import pytest
 
 from cupola.core.config import SamplingSection
-from cupola.core.records import Completion, Prompt, Receipt, Rollout, Sampling, Verdict
+from cupola.core.records import Completion, Prompt, Receipt, RewardError, Rollout, Sampling, Verdict
 from cupola.train.rollout import Collector
 
 SAMPLING = Sampling(max_tokens=4)
@@ -15,6 +18,8 @@ SAMPLING = Sampling(max_tokens=4)
 
 class Echo:
     """A sampler that answers with the prompt and the completion's number, and remembers its seeds."""
+
+    apart = False
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
@@ -137,3 +142,53 @@ def test_without_dynamic_sampling_whatever_comes_is_trained_on() -> None:
         5, draw, SamplingSection(prompts_per_step=2, group_size=2)
     )
     assert (asked, len(kept), vain) == ([4], 2, [])
+
+
+class Slow(Echo):
+    """A sampler apart, which answers when it is let."""
+
+    apart = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = Event()
+
+    def generate(self, *args: Any) -> list[list[Completion]]:
+        assert self.may_answer.wait(10)
+        return super().generate(*args)
+
+
+def draw(index: int, count: int) -> list[Prompt]:
+    return [Prompt(f"{index}.{place}") for place in range(count)]
+
+
+TWO = SamplingSection(prompts_per_step=2, group_size=2)
+
+
+def test_a_sampler_apart_answers_beside_the_caller() -> None:
+    sampler = Slow()
+    wait = Collector(sampler, score, seed=0).begin(3, draw, TWO)
+    assert sampler.seeds == []  # begun, and not waited for
+    sampler.may_answer.set()
+    groups, vain = wait()
+    assert ([group.prompt.text for group in groups], vain) == (["2.0", "2.1"], [])
+    assert wait() == (groups, vain)
+    assert len(sampler.seeds) == 1
+
+
+def test_a_sampler_of_the_trainers_weights_answers_before_they_move() -> None:
+    sampler = Echo()
+    wait = Collector(sampler, score, seed=0).begin(3, draw, TWO)
+    assert len(sampler.seeds) == 1
+    assert [group.prompt.text for group in wait()[0]] == ["2.0", "2.1"]
+
+
+def test_what_fails_beside_the_caller_fails_where_it_is_waited_for() -> None:
+    def broken(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
+        raise RewardError("no reward today")
+
+    sampler = Slow()
+    wait = Collector(sampler, broken, seed=0).begin(3, draw, TWO)
+    sampler.may_answer.set()
+    with pytest.raises(RewardError, match="no reward today"):
+        wait()

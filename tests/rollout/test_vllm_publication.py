@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vllm_process import LORA, misbehave, parts_for, restart, serving, train_against
+from vllm_process import AHEAD, LORA, misbehave, parts_for, restart, serving, train_against
 
 from cupola.core.records import Action, Observer, SamplerError
 from cupola.core.runlog import RunReader
 from cupola.train.models.probe import Checksums
+from cupola.train.rollout.vllm import GENERATE
 from cupola.workflows.train import View, resume_run
 
 SAME = 1e-4  # nats between two forward passes in float32 of the same weights
@@ -55,6 +56,34 @@ def test_three_steps_against_the_server(way: str, url: str, tmp_path: Path) -> N
         assert versions == {("train", step - 1)} | ({("validation", step)} if step > 1 else set())
     assert way != "files" or not list((tmp_path / "handed").iterdir())
     assert way != "lora" or len(list((tmp_path / "handed").iterdir())) == 2  # the newest, and the one before
+
+
+def test_one_step_off_draws_beside_the_update_with_the_weights_before_it(url: str, tmp_path: Path) -> None:
+    restart(url)
+    (tmp_path / "where.py").write_text(
+        "import threading\n"
+        "def where(completions, log_metric, **_):\n"
+        "    log_metric('beside', threading.current_thread() is not threading.main_thread())\n"
+        "    return [i % 3 for i in range(len(completions))]\n"
+    )
+    run = RunReader(train_against(url, tmp_path, *AHEAD, f"reward.1.path={tmp_path}/where.py:where").folder)
+    train = {row["step"]: row for row in run.metrics("train")}
+    assert {step: row["sampler/staleness"] for step, row in train.items()} == {1: 0, 2: 1, 3: 1}
+    assert [row["beside"] for row in train.values()] == [1, 1, 1]
+    assert [row["beside"] for row in run.metrics("validation")] == [0, 0]
+    assert train[1]["sampling/sampling_logp_difference/max"] < SAME < train[2]["sampling/sampling_logp_difference/max"]
+    assert [row["version"] for row in run.receipts()] == [1, 2, 3]
+
+
+def test_a_server_that_fails_beside_the_update_ends_the_run_and_it_resumes(url: str, tmp_path: Path) -> None:
+    restart(url)
+    view = View(observers=[after_step(1, url, f"500 at {GENERATE}")])
+    with pytest.raises(SamplerError, match=f"^{url}{GENERATE}: error 500"):
+        train_against(url, tmp_path, *AHEAD, view=view)
+    assert [row["step"] for row in RunReader(tmp_path / "served").metrics("train")] == [1]
+    restart(url)
+    assert resume_run(tmp_path / "served").state == "finished"
+    assert [row["version"] for row in RunReader(tmp_path / "served").receipts()] == [1, 2, 3]
 
 
 #: what the server does, what else the recipe says, and what is said within one step

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vllm_process import LORA, recipe_for, restart, serving
+from vllm_process import AHEAD, LORA, recipe_for, restart, serving
 
 from cupola.core.config import dump
 from cupola.core.runlog import RunReader
@@ -24,11 +24,11 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["gloo", "files", "lora"])
+@pytest.mark.parametrize("way", ["gloo", "files", "lora", "one step off"])
 def test_two_ranks_train_against_one_server(way: str, url: str, tmp_path: Path) -> None:
     restart(url)
     folder = f"sampler.folder={tmp_path}/handed"
-    ways = {"gloo": (), "files": ("sampler.transfer=files", folder), "lora": (*LORA, folder)}
+    ways = {"gloo": (), "files": ("sampler.transfer=files", folder), "lora": (*LORA, folder), "one step off": AHEAD}
     recipe, _ = recipe_for(url, tmp_path, *ways[way])
     path = tmp_path / "resolved.toml"
     path.write_text(dump(recipe))
@@ -48,4 +48,7 @@ def test_two_ranks_train_against_one_server(way: str, url: str, tmp_path: Path) 
     for row in receipts:
         assert 0 <= row["difference"] < SAME < row["moved"]
     train = [row for row in run.metrics() if row["split"] == "train"]
-    assert all(row["sampling/sampling_logp_difference/max"] < SAME for row in train)
+    if way == "one step off":
+        assert [row["sampler/staleness"] for row in train] == [0, 1, 1]
+    else:
+        assert all(row["sampling/sampling_logp_difference/max"] < SAME for row in train)

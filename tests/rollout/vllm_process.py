@@ -64,6 +64,9 @@ samples = 2
 #: In place of the broadcast: the adapter alone, through a folder.
 LORA = ("sampler.transfer=files", "model.lora.rank=4", "model.lora.alpha=8")
 
+#: Draw while the update before runs, until the last step is validated.
+AHEAD = ("sampling.one_step_off=true", "objective.correction.level=token", "validation.every=3")
+
 
 @contextmanager
 def serving(*options: str, model: Path = EMBEDDED) -> Iterator[str]:

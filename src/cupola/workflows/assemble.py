@@ -50,7 +50,7 @@ class Assembly:
         """Sampler and reward of this run; without a sampler the policy itself answers."""
 
         def score(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
-            return self.scorer.score(prompts, completions, step, self.logged)
+            return self.scorer.score(prompts, completions, step, self.logged.of(step))
 
         return Collector(sampler or InProcessSampler(self.policy), score, self.recipe.run.seed)
 
@@ -70,7 +70,7 @@ class Assembly:
         alone = self.collector(sampler)
         if ranks.world == 1:
             return alone
-        sources = ranks.world if isinstance(sampler, InProcessSampler) else 1
+        sources = 1 if sampler.apart else ranks.world
         return SharedCollector(sampler, alone.score, alone.seed, ranks, self.policy.model, sources)
 
     def questions(self, settings: Evaluation) -> tuple[Split, list[Prompt], list[Prompt]]:

@@ -34,6 +34,10 @@ class Run(Section):
     seed: Seed = 0
     steps: PositiveInt = Field(100, description="Sample-and-update steps.")
     threads: Threads = 0
+    keep_rollouts: Count = Field(
+        0,
+        description="Steps whose rollouts are kept, newest first, beside those that were validated; 0 keeps all.",
+    )
     engine: Literal["cupola", "trl"] = Field(
         "cupola", description="What samples and updates: cupola's own loop, or TRL's GRPOTrainer (docs/trl.md)."
     )
@@ -117,9 +121,23 @@ class SamplingSection(Section):
         description="Dynamic sampling: at most so many batches are drawn until `prompts_per_step` groups have signal; "
         "1 trains on whatever comes.",
     )
+    one_step_off: bool = Field(
+        False,
+        description="Draw the next step's answers while this one's update runs, with the weights from before it.",
+    )
     selection: Selection = Field(default_factory=Selection, description="Which prompts are drawn.")
     stop: list[Text] = Field(default_factory=list, description="Strings that end a completion.")
     stop_token_ids: list[Int63] = Field(default_factory=list, description="Further token ids that end a completion.")
+
+    @model_validator(mode="after")
+    def _draws_ahead(self) -> SamplingSection:
+        if self.one_step_off and self.selection.kind == "aimed":
+            raise Misfit(
+                "one_step_off",
+                "draws before the answers of the step before are known, by which selection.kind 'aimed' chooses; take "
+                "'uniform'",
+            )
+        return self
 
     @field_validator("top_p", "top_k")
     @classmethod
@@ -149,6 +167,9 @@ class Updates(Optim):
     epochs: PositiveInt = Field(1, description="Passes over each batch.")
     micro_rollouts: PositiveInt | None = Field(
         None, description="Rollouts per forward, in order, in place of `micro_tokens` (absent: as many as those hold)."
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Compute each layer again for its gradient instead of holding it: less memory, more time."
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",
@@ -257,6 +278,16 @@ class Recipe(Section):
             raise Misfit(
                 "sampling.max_batches",
                 f"above 1 discards groups of equal rewards, but with objective.{what} they have advantages; take 1",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stale_answers_are_corrected(self) -> Recipe:
+        if self.sampling.one_step_off and self.objective.correction.level == "none":
+            raise Misfit(
+                "sampling.one_step_off",
+                "trains on answers of weights one step old, whose weight has to be corrected; set "
+                "objective.correction.level to 'token' or 'sequence'",
             )
         return self
 

@@ -14,7 +14,12 @@ Action = Literal["continue", "pause", "stop"]
 
 
 class Sampler(Protocol):
-    """Draws completions and scores given ones, always with the weights it says it holds."""
+    """Draws completions and scores given ones, always with the weights it says it holds.
+
+    `apart` says that those are its own, so that it may draw while the trainer's move.
+    """
+
+    apart: bool
 
     def generate(self, prompts: Sequence[Prompt], n: int, sampling: Sampling, seed: int) -> list[list[Completion]]:
         """`n` completions for each prompt, a list per prompt in the order given."""

@@ -80,6 +80,10 @@ class RunWriter:
         write_parquet(self.layout.rollouts(step), rows)
         self._add_prompts([group.prompt for group in groups])
 
+    def forget_rollouts(self, step: int) -> None:
+        """Remove a step's rollouts, if they are there; its metrics and ledger rows stay."""
+        self.layout.rollouts(step).unlink(missing_ok=True)
+
     def _add_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Each prompt once. The parquet file is rewritten when an eighth is new; until then that stands beside it."""
         if not self._prompts:

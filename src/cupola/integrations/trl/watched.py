@@ -14,8 +14,9 @@ from cupola.core.records import Action, Finding, Group, RecipeError
 from cupola.core.runlog import Layout, RunWriter
 from cupola.integrations.trl.record import Step
 from cupola.integrations.trl.reward import TOTAL
-from cupola.train.loop.record import GREEDY, is_due, validation_metrics
+from cupola.train.loop.record import GREEDY, forget_rollouts, is_due, validation_metrics
 from cupola.train.models import save_policy, whole_folder
+from cupola.train.rollout import with_logged
 from cupola.watch.diagnosis import LiveDiagnosis
 from cupola.workflows.assemble import Assembly
 from cupola.workflows.train import View
@@ -78,12 +79,13 @@ class Watched:
         groups = [*step.groups, *checked]
         if groups:
             self.writer.rollouts(step.number, groups, step.outcomes, part)
+            forget_rollouts(self.writer, self.recipe, step.number)
         rows = []
         if step.groups:
             metrics = {key: value for key, value in step.metrics(part).items() if not key.startswith(OWN)}
             rows.append(self.writer.metrics(step.number, "train", metrics))
         if checked:
-            metrics = self.parts.logged.added_to(validation_metrics(checked))
+            metrics = with_logged(validation_metrics(checked), self.parts.logged.values.pop(step.number, {}))
             rows.append(self.writer.metrics(step.number, "validation", metrics))
         asked = [observe(step.number, rows, groups) for observe in self.observers]
         if self.interrupted():

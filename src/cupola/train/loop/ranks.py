@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -18,13 +19,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import Module
 
+from cupola.core.config import SamplingSection
 from cupola.core.config.recipe import Updates
 from cupola.core.records import CupolaError, Group, Prompt, RankError, Receipt, RecipeError, Sampling, Split
 from cupola.train.loop.batch import Batch
 from cupola.train.loop.plan import Plan, cut_rows
 from cupola.train.models import gathered
 from cupola.train.objectives import BY_CUT
-from cupola.train.rollout import Collector, group_id
+from cupola.train.rollout import Collected, Collector, Draw, group_id
 from cupola.train.tasks import derive
 
 T = TypeVar("T")
@@ -152,7 +154,7 @@ class SharedCollector(Collector):
         mode: str = "sampled",
     ) -> list[Group]:
         own = prompts[self.ranks.rank :: self.sources] if self.ranks.rank < self.sources else []
-        alone = Collector(self.sampler, self.score, derive(self.seed, "rank", self.ranks.rank))
+        alone = self._alone()
         with gathered(self.model):
             found = self.ranks.together(
                 lambda: alone.collect(step, own, group_size, sampling, split, mode) if own else []
@@ -163,10 +165,24 @@ class SharedCollector(Collector):
             replace(told[rank][row], id=group_id(step, split, mode, index)) for index, (row, rank) in enumerate(places)
         ]
 
+    def begin(self, step: int, draw: Draw, sampling: SamplingSection) -> Callable[[], Collected]:
+        if not self.sampler.apart:
+            return super().begin(step, draw, sampling)
+        # The first rank's thread speaks to the server alone: two threads of a rank must not both speak to the others.
+        going = self._alone().begin(step, draw, sampling) if self.ranks.is_first else _elsewhere
+        return cache(lambda: self.ranks.first(going))
+
+    def _alone(self) -> Collector:
+        return Collector(self.sampler, self.score, derive(self.seed, "rank", self.ranks.rank))
+
     def publish(self, version: int) -> Receipt:
         with gathered(self.model):
             work = self.ranks.first if self.sources == 1 else self.ranks.together
             return work(lambda: self.sampler.publish(version))
+
+
+def _elsewhere() -> Collected:
+    raise AssertionError("the first rank alone is asked")
 
 
 ENDED = "another rank of this run has ended; continue with `cupola resume`, on any number of ranks"

@@ -22,6 +22,7 @@ from cupola.train.rollout import (
     headline,
     mean,
     part_metrics,
+    with_logged,
 )
 
 GREEDY = "greedy"
@@ -65,7 +66,7 @@ def record(run: Run, position: Position, trained: Trained | None) -> Action:
     """
     due = is_due(run.recipe, position.step)
     checked = validate(run, position.step) if due else []
-    metrics = logged(run, validation_metrics(checked)) if checked else None
+    metrics = logged(run, position.step, validation_metrics(checked)) if checked else None
     action = run.learner.ranks.first(lambda: _observed(run, position.step, trained, checked, metrics))
     if due or action != "continue":
         checkpoint(run, position)
@@ -79,6 +80,7 @@ def _observed(
     groups = [*(trained.groups if trained else []), *checked]
     if groups:
         run.writer.rollouts(step, groups, trained.outcomes if trained else {}, run.recipe.correctness_part())
+        forget_rollouts(run.writer, run.recipe, step)
     rows = []
     if trained:
         run.writer.ledger(step, trained.ledger)
@@ -91,17 +93,23 @@ def _observed(
     return "stop" if "stop" in asked else "pause" if "pause" in asked else "continue"
 
 
-def logged(run: Run, metrics: Metrics) -> Metrics:
-    """The row with what the reward functions logged since the last call, on whatever rank."""
-    ranks, log = run.learner.ranks, run.logged
-    told = ranks.gather(dict(log.values))
-    log.values = {name: [value for each in told for value in each.get(name, ())] for each in told for name in each}
-    return log.added_to(metrics)
+def logged(run: Run, finished: int, metrics: Metrics) -> Metrics:
+    """The row with what reward functions logged when so many steps were finished, on whatever rank."""
+    told = run.learner.ranks.gather(run.logged.values.pop(finished, {}))
+    names = dict.fromkeys(name for each in told for name in each)
+    return with_logged(metrics, {name: [value for each in told for value in each.get(name, ())] for name in names})
 
 
 def is_due(recipe: Recipe, step: int) -> bool:
     """Whether a step is validated and saved: step 0, every `validation.every` steps, and the last."""
     return step % recipe.validation.every == 0 or step == recipe.run.steps
+
+
+def forget_rollouts(writer: RunWriter, recipe: Recipe, step: int) -> None:
+    """Remove what `run.keep_rollouts` does not keep once `step` is written."""
+    old = step - recipe.run.keep_rollouts
+    if recipe.run.keep_rollouts and old > 0 and not is_due(recipe, old):
+        writer.forget_rollouts(old)
 
 
 def validate(run: Run, step: int) -> list[Group]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from cupola.core.config import Recipe
 from cupola.core.records import Action, Group, NumericalError, Outcome
 from cupola.train.loop.account import ledger_rows, outcomes
 from cupola.train.loop.advantage import batch_advantages
@@ -13,7 +14,8 @@ from cupola.train.loop.checkpoint import Position
 from cupola.train.loop.metrics import before_metrics, update_metrics
 from cupola.train.loop.plan import plan_steps
 from cupola.train.loop.ranks import lost_ranks_named
-from cupola.train.loop.record import Run, Trained, logged, record, step_metrics
+from cupola.train.loop.record import Run, Trained, is_due, logged, record, step_metrics
+from cupola.train.rollout import Collected, mean
 
 
 @lost_ranks_named()
@@ -29,9 +31,12 @@ def train(run: Run, position: Position) -> Action:
         if (action := record(run, position, None)) != "continue":
             return action
     run.collector.publish(run.learner.version)
+    drawn: Callable[[], Collected] | None = None
     while position.step < run.recipe.run.steps:
-        started = time.perf_counter()
-        trained = train_step(run, position.step + 1)
+        started, step = time.perf_counter(), position.step + 1
+        groups, vain = (drawn or begin(run, step))()
+        drawn = begin(run, step + 1) if draws_ahead(run.recipe, step) else None
+        trained = train_step(run, step, groups, vain, drawn)
         position = Position(position.step + 1, position.num_tokens + tokens_of(run, trained.groups))
         trained.metrics.update(num_tokens=position.num_tokens, step_time=time.perf_counter() - started)
         action = record(run, position, trained)
@@ -42,19 +47,40 @@ def train(run: Run, position: Position) -> Action:
     return "continue"
 
 
-def train_step(run: Run, step: int) -> Trained:
-    """One step of the algorithm."""
-    recipe, learner, encode = run.recipe, run.learner, run.learner.policy.encode
+def begin(run: Run, step: int) -> Callable[[], Collected]:
+    """Sample and verify a step's groups; the call waits for them."""
+    return run.collector.begin(step, run.selector.draw, run.recipe.sampling)
 
-    # Sample and verify; what the models say before the update; baseline and scale; denominators and what to forward;
-    # loss, gradient, optimiser; new weights.
-    groups, vain = run.collector.collect_signal(step, run.selector.draw, recipe.sampling)
+
+def draws_ahead(recipe: Recipe, step: int) -> bool:
+    """Whether a step's update goes on beside the sampling of the next one.
+
+    Not before a validation and its checkpoint: what is drawn after it then depends on the checkpoint alone, so that a
+    killed run is recomputed exactly.
+    """
+    return recipe.sampling.one_step_off and not is_due(recipe, step)
+
+
+def train_step(
+    run: Run, step: int, groups: list[Group], vain: list[Group], following: Callable[[], Collected] | None = None
+) -> Trained:
+    """One step of the algorithm on its sampled and verified groups, with those drawn in vain.
+
+    New weights are published when the groups of the `following` step have been drawn, if it has begun.
+    """
+    recipe, learner, encode = run.recipe, run.learner, run.learner.policy.encode
+    staleness = mean(learner.version - rollout.completion.policy_version for g in groups for rollout in g.rollouts)
+
+    # What the models say before the update; baseline and scale; denominators and what to forward; loss, gradient,
+    # optimiser; new weights.
     batch = Batch.of(groups, encode)
     before = learner.before(batch)
     batch = without_rejected(batch, before, recipe.objective)
     advantages = batch_advantages(batch, before, recipe)
     plans = plan_steps(batch, advantages.values, recipe)
     book = learner.update(batch, before, advantages, plans)
+    if following is not None:
+        following()
     receipt = run.collector.publish(learner.version)
     learner.ranks.first(lambda: run.writer.receipt(step, receipt))
 
@@ -67,11 +93,12 @@ def train_step(run: Run, step: int) -> Trained:
         **run.selector.observe([*groups, *vain]),
         "groups/drawn": len(groups) + len(vain),
         "sampler/version": learner.version,
+        "sampler/staleness": staleness,
     }
     return Trained(
         [*groups, *vain],
         became,
-        logged(run, metrics),
+        logged(run, step - 1, metrics),
         ledger_rows(batch, advantages, plans, book, groups, recipe),
         next((step.refused for step in book.steps if step.refused is not None), None),
     )

@@ -30,6 +30,7 @@ from cupola.train.models import (
     logprobs,
     pad,
     per_token,
+    recompute,
     shard,
     to_device,
     trainable,
@@ -55,6 +56,9 @@ class Learner:
     ) -> None:
         self.policy, self.reference, self.recipe, self.critic, self.ranks = policy, reference, recipe, critic, ranks
         self.models = (policy.model, critic, None if reference is None else reference.model)
+        if recipe.optim.gradient_checkpointing:
+            for each in filter(None, (policy.model, critic)):
+                recompute(each)
         if ranks.mesh is not None:
             head = None if critic is None else critic.head  # by itself: its type may be another than the body's
             for module in dict.fromkeys([head, *self.models]):  # an adapter's reference is the policy itself

@@ -22,6 +22,7 @@ from cupola.train.models.policy import (
     whole_folder,
 )
 from cupola.train.models.publish import WeightPublisher
+from cupola.train.models.recompute import recompute
 from cupola.train.models.reference import AdapterOff, Reference
 from cupola.train.models.sampler import InProcessSampler
 from cupola.train.models.scoring import Sequences, completion_scores, logprobs, micro_batches, pad, per_token, to_device
@@ -56,6 +57,7 @@ __all__ = [
     "new_policy",
     "pad",
     "per_token",
+    "recompute",
     "restore_policy",
     "require_fit",
     "save_policy",

@@ -25,6 +25,8 @@ class InProcessSampler:
     `cache_tokens` bounds rows times (prompt + completion) tokens held in the key-value cache at once.
     """
 
+    apart = False
+
     def __init__(self, policy: Policy, cache_tokens: int = 32768) -> None:
         self.policy = policy
         self.cache_tokens = cache_tokens

@@ -26,13 +26,18 @@ def shard(module: Module, mesh: DeviceMesh) -> None:
     """
     # FSDP warns that a module returns a view, which must not be written to in place; nothing here writes in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
-    layers = {name for part in module.modules() for name in getattr(part, "_no_split_modules", None) or ()}
-    for part in [*(part for part in module.modules() if type(part).__name__ in layers), module]:
+    for part in [*layers(module), module]:
         unit = fully_shard(part, mesh=mesh, reshard_after_forward=False)
         # The default is the mean over ranks; gloo has no other way to a sum than these two together.
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
         unit.set_reshard_after_backward(False)
+
+
+def layers(module: Module) -> list[Module]:
+    """What the architecture names as its layers, before they are sharded."""
+    names = {name for part in module.modules() for name in getattr(part, "_no_split_modules", None) or ()}
+    return [part for part in module.modules() if type(part).__name__ in names]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Which prompts are asked, prompts to groups, and a step's metrics from its groups."""
 
-from cupola.train.rollout.collect import Collector, group_id
-from cupola.train.rollout.logged import MetricLog
+from cupola.train.rollout.collect import Collected, Collector, Draw, group_id
+from cupola.train.rollout.logged import MetricLog, with_logged
 from cupola.train.rollout.metrics import Metrics, group_metrics, headline, mean, part_metrics
 from cupola.train.rollout.selection import Aimed, Selector, SolveRates, Uniform, credit, open_selector
 from cupola.train.rollout.server import Server
@@ -9,7 +9,9 @@ from cupola.train.rollout.vllm import Publisher, Text, VllmSampler
 
 __all__ = [
     "Aimed",
+    "Collected",
     "Collector",
+    "Draw",
     "MetricLog",
     "Metrics",
     "Publisher",
@@ -26,4 +28,5 @@ __all__ = [
     "mean",
     "open_selector",
     "part_metrics",
+    "with_logged",
 ]

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cupola.core.config import SamplingSection
 from cupola.core.records import Completion, Group, Prompt, Receipt, Rollout, Sampler, Sampling, Split
 from cupola.train.tasks import derive
+
+#: The `count` prompts of a run's `index`-th batch.
+Draw = Callable[[int, int], list[Prompt]]
+
+#: The groups to train on, and those drawn in vain.
+Collected = tuple[list[Group], list[Group]]
 
 
 def group_id(step: int, split: Split, mode: str, index: int) -> str:
@@ -59,10 +66,21 @@ class Collector:
         """Have the sampler take over the trainer's weights as `version`."""
         return self.sampler.publish(version)
 
-    def collect_signal(
-        self, step: int, draw: Callable[[int, int], list[Prompt]], sampling: SamplingSection
-    ) -> tuple[list[Group], list[Group]]:
-        """The groups to train on, and those drawn in vain: dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
+    def begin(self, step: int, draw: Draw, sampling: SamplingSection) -> Callable[[], Collected]:
+        """`collect_signal`, to be waited for by a call of what is returned, as often as one likes.
+
+        With a sampler apart it goes on beside the caller; one that shares the trainer's weights draws at once.
+        """
+        if not self.sampler.apart:
+            found = self.collect_signal(step, draw, sampling)
+            return lambda: found
+        pool = ThreadPoolExecutor(1)
+        going = pool.submit(self.collect_signal, step, draw, sampling)
+        pool.shutdown(wait=False)
+        return going.result
+
+    def collect_signal(self, step: int, draw: Draw, sampling: SamplingSection) -> Collected:
+        """The groups of a step, chosen by dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
 
         Batches are drawn until `prompts_per_step` groups have signal, at most `max_batches` of them: that bounds the
         cost. Where none has signal all are returned to train on, for the record to show why nothing moved.

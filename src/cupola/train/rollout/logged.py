@@ -1,4 +1,4 @@
-"""What reward functions log, until the step's row takes it."""
+"""What reward functions log, until the row of their step takes it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,34 @@ from cupola.train.rollout.metrics import Metrics, mean
 #: Keys that a row gets after the reward functions have logged.
 RESERVED = ("step", "split", "attempt", "time", "num_tokens", "step_time")
 
+Logged = dict[str, list[float]]
+
 
 @dataclass
 class MetricLog:
+    """Metrics by how many steps were finished when they were logged: answers may be scored before their step begins."""
+
+    values: dict[int, Logged] = field(default_factory=dict)
+
+    def of(self, finished: int) -> StepLog:
+        return StepLog(self.values.setdefault(finished, {}))
+
+
+@dataclass(frozen=True)
+class StepLog:
     """A `LogSink` that keeps metrics; columns reach the rollouts by way of the scorer."""
 
-    values: dict[str, list[float]] = field(default_factory=dict)
+    values: Logged
 
     def column(self, name: str, values: Sequence[Any]) -> None: ...
 
     def metric(self, name: str, value: float) -> None:
         self.values.setdefault(name, []).append(value)
 
-    def added_to(self, metrics: Metrics) -> Metrics:
-        """The row with the mean of each metric since the last call. Raises RewardError for a name the row has."""
-        for name in self.values:
-            if name in {*metrics, *RESERVED}:
-                raise RewardError(f"log_metric: {name!r} is a key of the run's own; choose another name")
-        logged = {name: mean(values) for name, values in self.values.items()}
-        self.values.clear()
-        return {**metrics, **logged}
+
+def with_logged(metrics: Metrics, logged: Logged) -> Metrics:
+    """The row with the mean of each metric. Raises RewardError for a name the row has."""
+    for name in logged:
+        if name in {*metrics, *RESERVED}:
+            raise RewardError(f"log_metric: {name!r} is a key of the run's own; choose another name")
+    return {**metrics, **{name: mean(values) for name, values in logged.items()}}

@@ -53,6 +53,8 @@ class VllmSampler:
     that another trainer sends weights to, shows at its next answer.
     """
 
+    apart = True
+
     def __init__(self, server: Server, text: Text, publisher: Publisher) -> None:
         self.server, self.text, self.publisher = server, text, publisher
         self.session = f"cupola-{uuid.uuid4().hex[:8]}"

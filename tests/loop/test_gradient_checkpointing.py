@@ -1,0 +1,65 @@
+"""Gradient checkpointing: the same gradient, and less held for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from loop_parts import difference, gradients_of, recipe, tiny_policy, update
+from test_gradient_of_presets import batch
+from test_lora import adapted_policy
+from torch import Tensor
+
+from cupola.train.loop import Learner
+from cupola.train.models import AdapterOff, Reference, completion_scores, critic_of, pad, recompute
+
+CASES: dict[str, dict[str, Any]] = {
+    "all terms": {"objective": {"beta": 0.3, "entropy_coef": 0.2}},
+    "two steps, cut": {"objective": {"beta": 0.3}, "optim": {"epochs": 2, "micro_tokens": 60, "learning_rate": 0.1}},
+    "critic": {"objective": {"preset": "ppo"}},
+    "adapter": {"objective": {"beta": 0.3}, "model": {"lora": {}}},
+}
+
+
+def learner_for(case: str, checkpointing: bool) -> Learner:
+    given = dict(CASES[case])
+    settings = recipe(
+        given.pop("objective"), {**given.pop("optim", {}), "gradient_checkpointing": checkpointing}, **given
+    )
+    policy = tiny_policy() if settings.model.lora is None else adapted_policy(learnt=True)
+    reference = Reference(tiny_policy(1).model) if policy.adapter is None else AdapterOff(policy.model, policy.adapter)
+    critic = critic_of(policy) if settings.objective.baseline == "critic" else None
+    return Learner(policy, reference, settings, critic)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_gradient_is_the_same(case: str) -> None:
+    found = {}
+    for checkpointing in (False, True):
+        learner = learner_for(case, checkpointing)
+        gradients = [gradients_of(learner)] + ([gradients_of(learner, True)] if learner.critic else [])
+        update(learner, batch())
+        found[checkpointing] = [each for model in gradients for step in model for each in step]
+    assert len(found[True]) == len(found[False]) > 0
+    assert difference(found[True], found[False]) < 1e-12
+
+
+def test_less_is_held_until_the_backward_pass() -> None:
+    """Bytes that autograd holds for a forward pass over answers that share prompts."""
+    prompts, completions = [[3, 4, 5]] * 3 + [[6, 7]] * 3, [[8, 9, 10, 11]] * 6
+    held = {}
+    for checkpointing in (False, True):
+        policy = tiny_policy()
+        if checkpointing:
+            recompute(policy.model)
+        sizes: list[int] = []
+
+        def note(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            completion_scores(policy.model, pad(prompts, completions, policy.pad_id), 1.0)
+        held[checkpointing] = sum(sizes)
+    assert held[True] < 0.3 * held[False]
