@@ -113,13 +113,11 @@ def gradients_of(learner: Learner, critic: bool = False) -> list[list[Tensor]]:
 
 
 def rows_forwarded(model: PreTrainedModel) -> list[int]:
-    """A list that fills with the number of completions of each forward pass; one over prompts alone is none."""
+    """A list that fills with the number of completions of each forward pass that packs them with their prompts."""
     found: list[int] = []
 
     def note(module: object, args: object, kwargs: Mapping[str, Any]) -> None:
-        cache = kwargs.get("cache")
-        if cache is None or cache.get_seq_length() > 0:
-            found.append(len(kwargs["input_ids"]))
+        found.append(kwargs["layout"].completions[0])
 
     model.register_forward_pre_hook(note, with_kwargs=True)
     return found

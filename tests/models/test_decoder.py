@@ -22,7 +22,8 @@ from transformers import (
 
 from cupola.core.config import Lora
 from cupola.train.models.adapter import adapt
-from cupola.train.models.decoder import LLAMA_LIKE, Cached, Decoder, Lean, LeanWeights, agree, is_lean
+from cupola.train.models.decoder import Cached, Decoder, Lean, LeanWeights, agree, is_lean
+from cupola.train.models.packed import LLAMA_LIKE
 
 SHAPE = {
     "vocab_size": 32,

@@ -18,9 +18,7 @@ from torch.nn.functional import rms_norm
 from transformers import DynamicCache, PreTrainedModel
 
 from cupola.train.models.adapter import merged_weights
-
-#: Architectures whose layer is: RMSNorm, attention with rotary positions, RMSNorm, gated SiLU.
-LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+from cupola.train.models.packed import is_llama_like
 
 
 class Decoder(Protocol):
@@ -93,16 +91,8 @@ class Layer:
 
 def is_lean(model: PreTrainedModel) -> bool:
     """Whether the lean step knows this model on this machine."""
-    config = model.config
-    return (
-        type(model).__name__.removeprefix("FSDP") in LLAMA_LIKE  # a sharded model's class has another name
-        and model.dtype == torch.float32
-        and model.device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
-        and config.hidden_act == "silu"
-        and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-        and getattr(config, "sliding_window", None) is None
-    )
+    on_cpu = model.dtype == torch.float32 and model.device.type == "cpu"
+    return on_cpu and torch.backends.mkldnn.is_available() and is_llama_like(model)
 
 
 class LeanWeights:

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from cupola.core.records import Content, DataError, ModelError, Prompt, RunFolderError
 from cupola.train.models.adapter import merged_weights, restore_adapter, save_adapter
+from cupola.train.models.packed import pack
 from cupola.train.models.sharding import named_weights, scattered
 
 # Its bars, one per file read or written, would break up the run's own progress.
@@ -146,6 +147,7 @@ def in_float64(model: PreTrainedModel) -> PreTrainedModel:
 def make_policy(source: str, model: PreTrainedModel, tokenizer: Any) -> Policy:
     """A policy from a model and tokenizer already in memory."""
     model.eval()
+    pack(model)
     stop_ids = _stop_ids(model, tokenizer)
     if not stop_ids:
         raise ModelError(f"{source}: neither tokenizer nor generation config names an end-of-sequence token")

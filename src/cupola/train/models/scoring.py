@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.nn import Linear
+from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
 
+from cupola.train.models.packed import is_packed, packed_states
 from cupola.train.objectives import token_entropy, token_logps
+
+#: Logits that are held at once, over positions and vocabulary: 32 MiB of float32. What is larger glibc gives back to the
+#: system each time it is freed, which has to find and zero its pages anew.
+LOGITS = 2**23
 
 #: A micro-batch of at least so many tokens is closed rather than padded further once an eighth of it is padding.
 WORTH_A_PASS = 1024
@@ -53,12 +62,14 @@ def to_device(sequences: Sequences, device: torch.device) -> Sequences:
 
 
 def read(model: PreTrainedModel, sequences: Sequences, head: bool = True) -> list[Tensor]:
-    """What a model says where a completion token is predicted, (N, T, ...) in one or two pieces along T.
+    """What any decoder says where a completion token is predicted, (N, T, ...) in one or two pieces along T.
 
     Logits, or without `head` the last hidden states of a model that has none. Where completions share prompts there are
     two passes: the prompts, each once, then the completions over the prompts' keys and values, through which the
     gradient flows back.
     """
+    if is_packed(model) and not head:
+        return [_packed(model, sequences)]
     prompt_mask, of, tokens, mask = sequences.prompt_mask, sequences.prompt_of, sequences.tokens, sequences.mask
     length = tokens.shape[1]
 
@@ -92,6 +103,8 @@ def completion_scores(
     Both are those of softmax(logits / temperature). Logits are computed where a completion token is predicted, and
     nowhere else.
     """
+    if is_packed(model):
+        return _packed_scores(model, sequences, temperature, entropy)
     logps, entropies, start = [], [], 0
     for logits in read(model, sequences):
         scaled = _scaled(logits, temperature)
@@ -100,6 +113,63 @@ def completion_scores(
             entropies.append(token_entropy(scaled))
         start += scaled.shape[1]
     return torch.cat(logps, 1), torch.cat(entropies, 1) if entropy else None
+
+
+def _packed_scores(
+    model: PreTrainedModel, sequences: Sequences, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Where there are too many logits to hold at once, in pieces that are computed again for their gradient."""
+    head: Any = model.get_output_embeddings()
+    states, tokens = _packed(model, sequences), sequences.tokens
+
+    def scores(logits: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+        scaled = _scaled(logits, temperature)
+        return (token_logps(scaled, tokens), *([token_entropy(scaled)] if entropy else []))
+
+    if tokens.numel() * model.config.vocab_size > LOGITS and type(head) is Linear and head.bias is None:
+        flat = Pieces.apply(scores, states.flatten(0, 1), head.weight, tokens.flatten())
+        found = [each.view_as(tokens) for each in flat]
+    else:
+        found = [*scores(head(states), tokens)]
+    return found[0], found[1] if entropy else None
+
+
+class Pieces(Function):
+    """Scores of tokens (M,) from states (M, d) and a head's weight (V, d), no more than LOGITS logits at a time.
+
+    `scores` takes logits (m, V) and tokens (m,) to tensors (m,). The weight's gradient is one sum, made in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Callable[..., Any], states: Tensor, weight: Tensor, tokens: Tensor) -> Any:
+        ctx.scores = scores
+        ctx.save_for_backward(states, weight, tokens)
+        found = [scores(linear(part, weight), own) for part, own in _pieces(states, tokens, weight)]
+        return tuple(map(torch.cat, zip(*found, strict=True)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        states, weight, tokens = ctx.saved_tensors
+        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[2] else None
+        of_states = []
+        for part, own, *given in _pieces(states, tokens, weight, *gradients):
+            logits = linear(part, weight).requires_grad_()
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(ctx.scores(logits, own), logits, given)
+            of_states.append(gradient @ weight)
+            if of_weight is not None:
+                of_weight.addmm_(gradient.T, part)
+        return None, torch.cat(of_states), of_weight, None
+
+
+def _pieces(states: Tensor, tokens: Tensor, weight: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Rows of each, so many at a time as their logits allow."""
+    count = -(-len(tokens) * len(weight) // LOGITS)
+    return zip(*(each.tensor_split(count) for each in (states, tokens, *more)), strict=True)
+
+
+def _packed(model: PreTrainedModel, sequences: Sequences) -> Tensor:
+    return packed_states(model, sequences.prompts, sequences.prompt_mask, sequences.prompt_of, sequences.tokens)
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:

@@ -37,7 +37,8 @@ def gradient_weight(term: Tensor, logp: Tensor) -> Tensor:
 
 def token_logps(logits: Tensor, tokens: Tensor) -> Tensor:
     """log softmax(logits) at the given tokens, (N, T), from logits (N, T, V) already divided by the temperature."""
-    return -torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+    flat = torch.nn.functional.cross_entropy(logits.flatten(0, -2), tokens.flatten(), reduction="none")
+    return -flat.view_as(tokens)
 
 
 def token_entropy(logits: Tensor) -> Tensor:
