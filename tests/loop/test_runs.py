@@ -37,7 +37,7 @@ def test_the_run_says_that_it_finished(finished: Trained, reader: RunReader) -> 
     assert (finished.state, finished.step) == ("finished", STEPS)
     manifest = reader.manifest()
     assert manifest["state"] == "finished"
-    assert [(a["attempt"], a["from_step"], a["state"]) for a in manifest["attempts"]] == [(0, 0, "finished")]
+    assert [(a["attempt"], a["from_step"], a["state"]) for a in manifest["attempts"]] == [(0, None, "finished")]
     assert manifest["correctness"] == "correct"
     assert manifest["model"]["source"] == "embedded"
 

@@ -79,13 +79,14 @@ def train(folder: Path, *overrides: str, **kwargs: Any) -> Trained:
 VOLATILE = {"time", "step_time", "attempt", "seconds", "verdict.seconds"}
 
 
+def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without times and attempts."""
+    return [{key: value for key, value in row.items() if key not in VOLATILE} for row in rows]
+
+
 def record(root: Path) -> dict[str, Any]:
     """Everything a run folder says, but for times and attempts, and the bytes of its last weights."""
     reader = RunReader(root)
-
-    def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{key: value for key, value in row.items() if key not in VOLATILE} for row in rows]
-
     last = reader.layout.checkpoint(reader.layout.checkpoint_steps()[-1])
     return {
         "metrics": plain(reader.metrics()),

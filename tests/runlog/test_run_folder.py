@@ -20,7 +20,7 @@ def names(folder: Path) -> list[str]:
 def test_a_new_run_has_manifest_and_recipe_and_shares_its_folder_with_none(tmp_path: Path) -> None:
     writer = new_run(tmp_path / "deep" / "run")
     root = writer.layout.root
-    assert names(root) == ["recipe.toml", "rollouts", "run.json"]
+    assert names(root) == [".lock", "recipe.toml", "rollouts", "run.json"]
     assert RunReader(root).manifest() == MANIFEST
     assert (root / "recipe.toml").read_text(encoding="utf-8") == RECIPE
     with pytest.raises(RunFolderError, match=r"run: exists already; choose another run.name, or continue it with"):

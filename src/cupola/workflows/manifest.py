@@ -37,13 +37,14 @@ def new_manifest(
     }
 
 
-def attempt_started(writer: RunWriter, from_step: int, changed: Sequence[str] = (), ranks: int = 1) -> None:
-    """Add an attempt that begins after `from_step`, with the files that are not what the run began with.
+def attempt_started(writer: RunWriter, from_step: int | None, changed: Sequence[str] = (), ranks: int = 1) -> None:
+    """Add an attempt that goes on from the checkpoint of `from_step`, or from nothing where that is `None`.
 
-    `ranks` is the number of processes that train together.
+    `changed` are the files that are not what the run began with, `ranks` the number of processes that train together.
     """
     manifest = RunReader(writer.layout.root).manifest()
-    begun = {"attempt": writer.attempt, "from_step": from_step, "started": round(time.time(), 3), "state": "running"}
+    begun: dict[str, Any] = {"attempt": writer.attempt, "from_step": from_step, "started": round(time.time(), 3)}
+    begun |= {"state": "running"}
     begun |= {"changed": list(changed)} if changed else {}
     begun |= {"ranks": ranks} if ranks > 1 else {}
     writer.manifest({**manifest, "state": "running", "attempts": [*manifest["attempts"], begun]})

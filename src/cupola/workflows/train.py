@@ -56,7 +56,7 @@ def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) ->
         try:
             with _held(writer.layout, ranks):
                 seed_globals(recipe.run.seed)
-                return _run(parts, learner, writer, Position(), view)
+                return _run(parts, learner, writer, None, view)
         except CupolaError:
             if ranks.is_first and not writer.layout.checkpoint_steps():
                 shutil.rmtree(root)
@@ -66,28 +66,41 @@ def train_recipe(recipe: Recipe, provenance: Provenance, view: View = View()) ->
 def resume_run(root: Path, view: View = View(), accept_changes: bool = False) -> Trained:
     """Continue a run from its last checkpoint with the recipe it was started with; on a CPU bit for bit.
 
-    The number of ranks may be another than before; then what is sampled differs. Raises RunFolderError where there is
-    no checkpoint, nothing left to do, another process is at it, or the model is not what the run began with; so too for
-    a data file or reward function that has changed, unless `accept_changes`, and then the attempt says so in run.json.
+    One that was cut off before its first checkpoint begins again. The number of ranks may be another than before; then
+    what is sampled differs. Raises RunFolderError where steps have no checkpoint any more, nothing is left to do,
+    another process is at it, or the model is not what the run began with; so too for a data file or reward function
+    that has changed, unless `accept_changes`, and then the attempt says so in run.json.
     """
     reader = RunReader(root)
     recipe = recipe_of(reader)
     with launched(recipe.model.device) as ranks, _held(reader.layout, ranks):
         steps, manifest = ranks.first(lambda: (reader.layout.checkpoint_steps(), reader.manifest()))
-        if not steps:
+        if not steps and ranks.first(lambda: reader.metrics("train")):
             raise RunFolderError(f"{root}: no checkpoint to resume from; start again under another run.name")
-        if steps[-1] >= recipe.run.steps:
-            if manifest["state"] == "finished":
-                raise RunFolderError(f"{root}: finished: its last checkpoint is step {steps[-1]} of {recipe.run.steps}")
-            last = RunWriter(reader.layout, len(manifest["attempts"]) - 1)
-            ranks.first(lambda: attempt_ended(last, "finished", None))
+        if steps and steps[-1] >= recipe.run.steps:
+            ranks.first(lambda: _finish(reader, recipe))
             return Trained(root, "finished", steps[-1])
         parts = ranks.together(lambda: assemble(recipe))
         changed = ranks.together(lambda: _changed(root, parts, manifest, accept_changes))
         learner = ranks.together(lambda: parts.learner(ranks))
-        position = ranks.together(lambda: load_checkpoint(reader.layout.checkpoint(steps[-1]), learner))
+        seed_globals(recipe.run.seed)  # a checkpoint has states of its own
+        last = reader.layout.checkpoint(steps[-1]) if steps else None
+        position = ranks.together(lambda: load_checkpoint(last, learner) if last else None)
         writer = RunWriter(reader.layout, len(manifest["attempts"]))
         return _run(parts, learner, writer, position, view, changed)
+
+
+def _finish(reader: RunReader, recipe: Recipe) -> None:
+    """End a run that was cut off after its last checkpoint. Raises RunFolderError where it has ended by itself."""
+    root, steps, manifest = reader.layout.root, recipe.run.steps, reader.manifest()
+    if manifest["state"] == "finished":
+        raise RunFolderError(
+            f"{root}: finished: its last checkpoint is step {steps} of {steps}; `cupola watch {root}` writes its "
+            f"report, `cupola eval {root}` compares it with its start"
+        )
+    last = RunWriter(reader.layout, len(manifest["attempts"]) - 1)
+    last.forget_checkpoints(recipe.validation.keep)
+    attempt_ended(last, "finished", None)
 
 
 def _changed(root: Path, parts: Assembly, manifest: Mapping[str, Any], accept_changes: bool) -> list[str]:
@@ -107,12 +120,20 @@ def _held(layout: Layout, ranks: Ranks) -> AbstractContextManager[None]:
 
 
 def _run(
-    parts: Assembly, learner: Learner, writer: RunWriter, position: Position, view: View, changed: Sequence[str] = ()
+    parts: Assembly,
+    learner: Learner,
+    writer: RunWriter,
+    saved: Position | None,
+    view: View,
+    changed: Sequence[str] = (),
 ) -> Trained:
-    """Train to the end or until asked to pause. The first rank has the view, the diagnosis and the folder."""
-    ranks = learner.ranks
+    """Train from where a checkpoint was saved, or from nothing, to the end or until asked to pause.
+
+    The first rank has the view, the diagnosis and the folder.
+    """
+    ranks, position = learner.ranks, saved or Position()
     view = view if ranks.is_first else View()
-    ranks.first(lambda: attempt_started(writer, position.step, changed, ranks.world))
+    ranks.first(lambda: attempt_started(writer, None if saved is None else saved.step, changed, ranks.world))
 
     def found(step: int, finding: Finding) -> None:
         writer.finding(step, finding)

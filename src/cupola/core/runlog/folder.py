@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if temporary.exists():
+        with suppress(OSError):  # a folder that became unwritable keeps it; the first error is the one to report
             temporary.unlink()
         raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
 

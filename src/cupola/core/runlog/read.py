@@ -53,7 +53,8 @@ class RunReader:
 
     def _current(self, path: Path) -> list[Row]:
         """The file's rows by step, without those that a later attempt has begun to recompute."""
-        starts = {each["attempt"]: each["from_step"] + 1 for each in self.manifest().get("attempts", [])}
+        attempts = self.manifest().get("attempts", [])
+        starts = {a["attempt"]: 0 if a["from_step"] is None else a["from_step"] + 1 for a in attempts}
         return current(read_jsonl(path), starts)
 
     def rollout_steps(self) -> list[int]:

@@ -7,7 +7,8 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cupola.core.records import EvalSample, Finding, Group, Outcome, Prompt, Receipt, RunFolderError
-from cupola.core.runlog.folder import Layout, write_bytes, write_json, write_text
+from cupola.core.runlog.folder import Layout, only_writer, write_bytes, write_json, write_text
 from cupola.core.runlog.read import read_prompts
 from cupola.core.runlog.rows import rollout_rows
 
@@ -32,25 +33,28 @@ class RunWriter:
 
     @classmethod
     def create(cls, root: Path, manifest: Mapping[str, Any], recipe_toml: str) -> RunWriter:
-        """A new run folder. Raises RunFolderError if it exists, or leaves none behind if it cannot be written."""
-        layout = Layout(root)
+        """A new run folder: made under a temporary name, so that `root` is a run or is not there.
+
+        Raises RunFolderError if it exists, or leaves none behind if it cannot be written.
+        """
+        begun = Layout(root.with_name(f".{root.name}.tmp"))
+        if root.exists():
+            raise _exists(root)
         try:
-            layout.root.mkdir(parents=True)
-            (layout.root / "rollouts").mkdir()
-        except FileExistsError:
-            raise RunFolderError(
-                f"{root}: exists already; choose another run.name, or continue it with `cupola resume {root}`"
-            ) from None
+            (begun.root / "rollouts").mkdir(parents=True, exist_ok=True)  # a process that was killed may have left it
         except OSError as error:
             raise RunFolderError(f"{root}: cannot be created: {error.strerror or error}") from error
-        writer = cls(layout, attempt=0)
-        try:
-            write_text(layout.recipe, recipe_toml)
-            writer.manifest(manifest)
-        except RunFolderError:
-            shutil.rmtree(layout.root)
-            raise
-        return writer
+        with only_writer(begun):
+            try:
+                write_text(begun.recipe, recipe_toml)
+                cls(begun, attempt=0).manifest(manifest)
+                begun.root.rename(root)
+            except OSError as error:
+                shutil.rmtree(begun.root)
+                if root.exists():
+                    raise _exists(root) from error
+                raise RunFolderError(str(error).replace(str(begun.root), str(root))) from error
+        return cls(Layout(root), attempt=0)
 
     def manifest(self, manifest: Mapping[str, Any]) -> None:
         write_json(self.layout.manifest, manifest)
@@ -82,7 +86,22 @@ class RunWriter:
 
     def forget_rollouts(self, step: int) -> None:
         """Remove a step's rollouts, if they are there; its metrics and ledger rows stay."""
-        self.layout.rollouts(step).unlink(missing_ok=True)
+        path = self.layout.rollouts(step)
+        with _named(path):
+            path.unlink(missing_ok=True)
+
+    def forget_checkpoints(self, keep: int) -> None:
+        """Remove all checkpoints but step 0's and the newest `keep`; 0 keeps all.
+
+        What a process that was killed has left of one that it saved or removed goes in any case.
+        """
+        folder = self.layout.checkpoints
+        with _named(folder):
+            for step in self.layout.checkpoint_steps()[1:-keep] if keep else []:
+                old = self.layout.checkpoint(step)
+                old.rename(old.with_name(f".{old.name}.old"))  # half a checkpoint must not look whole
+            for hidden in folder.glob(".step-*"):
+                shutil.rmtree(hidden)
 
     def _add_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Each prompt once. The parquet file is rewritten when an eighth is new; until then that stands beside it."""
@@ -100,6 +119,12 @@ class RunWriter:
         write_parquet(self.layout.prompts, list(self._prompts.values()))
         self.layout.latest_prompts.unlink(missing_ok=True)
         self._latest = 0
+
+
+def _exists(root: Path) -> RunFolderError:
+    return RunFolderError(
+        f"{root}: exists already; choose another run.name, or continue it with `cupola resume {root}`"
+    )
 
 
 def write_evaluation(
@@ -127,11 +152,17 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append JSON lines. A line torn by an earlier crash is cut off first; a number that is not finite is null."""
     text = "".join(json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    with _named(path), open(path, "a+b") as file:
+        _cut_torn_line(file)
+        file.write(text.encode("utf-8", "backslashreplace"))
+        file.flush()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """The system's refusal to change a file, as an error that names it."""
     try:
-        with open(path, "a+b") as file:
-            _cut_torn_line(file)
-            file.write(text.encode("utf-8", "backslashreplace"))
-            file.flush()
+        yield
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
 

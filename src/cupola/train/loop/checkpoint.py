@@ -52,12 +52,23 @@ def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
 def _write(folder: Path, learner: Learner, position: Position, states: Mapping[str, Any]) -> None:
     with whole_folder(folder) as temporary:
         save_policy(learner.policy, temporary)
-        torch.save(_rng_state(), temporary / "rng.pt")
+        _save(_rng_state(), temporary / "rng.pt")
         for name, values in states.items():
-            torch.save(values, temporary / f"{name}.pt")
+            _save(values, temporary / f"{name}.pt")
         counts = {"planned": learner.planned, "version": learner.version}
         state = {**asdict(position), **counts, "bonus": learner.bonus.state()}
         (temporary / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def _save(values: Any, path: Path) -> None:
+    """torch.save; of a full disk it says `unexpected pos 640 vs 598`, so that the system's own words are raised."""
+    try:
+        with open(path, "wb") as file:
+            torch.save(values, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def load_checkpoint(folder: Path, learner: Learner) -> Position:

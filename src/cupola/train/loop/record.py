@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -155,14 +154,9 @@ def step_metrics(groups: Sequence[Group], outcomes: dict[str, list[Outcome]], pa
 
 def checkpoint(run: Run, position: Position) -> None:
     """Save, then drop the oldest checkpoints beyond `validation.keep` (step 0 and the newest always stay)."""
-    layout, keep = run.writer.layout, run.recipe.validation.keep
     now = replace(position, selection=run.selector.state())
-    save_checkpoint(layout.checkpoint(position.step), run.learner, now)
-    if keep and run.learner.ranks.is_first:
-        for step in layout.checkpoint_steps()[1:-keep]:
-            folder = layout.checkpoint(step)
-            going = folder.rename(folder.with_name(f".{folder.name}.old"))  # half a checkpoint must not look whole
-            shutil.rmtree(going)
+    save_checkpoint(run.writer.layout.checkpoint(position.step), run.learner, now)
+    run.learner.ranks.first(lambda: run.writer.forget_checkpoints(run.recipe.validation.keep))
 
 
 def _used(groups: Sequence[Group], outcomes: dict[str, list[Outcome]]) -> list[Group]:
