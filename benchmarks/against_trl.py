@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from idle import wait_until_idle
+
 from cupola.core.records import Action, Group
 
 ROOT = Path(__file__).parent.parent
@@ -250,8 +252,7 @@ def main() -> None:
         SIDES[options.side](WORKLOADS[options.workloads[0]], options.folder)
         return
     for workload in options.workloads:
-        if os.getloadavg()[0] > 0.5:
-            sys.exit(f"the machine is busy (load {os.getloadavg()[0]:.1f}); figures would mean nothing")
+        wait_until_idle()
         compare(workload, options.peer, options.steps)
 
 

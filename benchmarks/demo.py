@@ -7,7 +7,6 @@ Prints each figure beside its budget and exits 1 where one is passed. Run it on 
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -15,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+
+from idle import wait_until_idle
 
 from cupola.core.runlog import RunReader
 
@@ -45,9 +46,7 @@ def demo() -> tuple[float, float]:
 
 
 def main() -> None:
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        sys.exit(f"the machine is busy (load {load:.1f}); figures would mean nothing")
+    wait_until_idle()
     seconds, gigabytes = demo()
     figures = [
         ("training", seconds, 240, "s"),

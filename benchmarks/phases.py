@@ -11,8 +11,6 @@ that carry a gradient, each prompt counted once for its group. Refuses a loaded 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from idle import wait_until_idle
 
 from cupola.core.config import Recipe, validate
 from cupola.core.records import Completion, Content, Group, Prompt, Rollout, Sampling, Verdict
@@ -205,8 +204,7 @@ def main() -> None:
     parser.add_argument("--micro-tokens", type=int)
     parser.add_argument("--checkpointing", action="store_true", default=None)
     options = vars(parser.parse_args())
-    if os.getloadavg()[0] > 0.5:
-        sys.exit(f"the machine is busy (load {os.getloadavg()[0]:.1f}); figures would mean nothing")
+    wait_until_idle()
     given = {key: value for key, value in options.items() if key != "works" and value is not None}
     for name in options["works"]:
         report(name, replace(WORKS[name], **given))

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from idle import wait_until_idle
 
 from cupola.core.config import load_recipe
 from cupola.core.runlog import RunReader
@@ -98,8 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     seeds = parser.parse_args().seeds
-    if os.getloadavg()[0] > 0.5:
-        sys.exit(f"the machine is busy (load {os.getloadavg()[0]:.1f}); figures would mean nothing")
+    wait_until_idle()
     runs: dict[str, list[Measured]] = {name: [] for name in RECIPES}
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:

@@ -76,7 +76,7 @@ def train(folder: Path, *overrides: str, **kwargs: Any) -> Trained:
     return train_recipe(recipe, provenance, **kwargs)
 
 
-VOLATILE = {"time", "step_time", "attempt", "seconds", "verdict.seconds"}
+VOLATILE = {"time", "step_time", "time/sampling", "time/update", "attempt", "seconds", "verdict.seconds"}
 
 
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

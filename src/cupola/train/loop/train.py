@@ -35,10 +35,13 @@ def train(run: Run, position: Position) -> Action:
     while position.step < run.recipe.run.steps:
         started, step = time.perf_counter(), position.step + 1
         groups, vain = (drawn or begin(run, step))()
+        sampled = time.perf_counter()
         drawn = begin(run, step + 1) if draws_ahead(run.recipe, step) else None
         trained = train_step(run, step, groups, vain, drawn)
         position = Position(position.step + 1, position.num_tokens + tokens_of(run, trained.groups))
-        trained.metrics.update(num_tokens=position.num_tokens, step_time=time.perf_counter() - started)
+        ended = time.perf_counter()
+        trained.metrics.update({"time/sampling": sampled - started, "time/update": ended - sampled})
+        trained.metrics.update(num_tokens=position.num_tokens, step_time=ended - started)
         action = record(run, position, trained)
         if trained.refused is not None and run.recipe.optim.on_nonfinite == "stop":
             raise NumericalError(f"step {position.step}, {trained.refused}")

@@ -10,7 +10,7 @@ from cupola.core.records import RewardError
 from cupola.train.rollout.metrics import Metrics, mean
 
 #: Keys that a row gets after the reward functions have logged.
-RESERVED = ("step", "split", "attempt", "time", "num_tokens", "step_time")
+RESERVED = ("step", "split", "attempt", "time", "num_tokens", "step_time", "time/sampling", "time/update")
 
 Logged = dict[str, list[float]]
 
