@@ -92,11 +92,15 @@ def test_the_loss_curve_on_recorded_rollouts(found: dict[str, Any]) -> None:
     assert apart < 1e-4
 
 
+#: Of five prompts the ranks score three and two, so that a reward function leaves their generators in unlike states.
+UNEVEN = "sampling.prompts_per_step=5"
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks from its first step to its last."""
     folder = tmp_path_factory.mktemp("straight")
-    out, errors, code = cupola("train", str(write_recipe(folder)))
+    out, errors, code = cupola("train", str(write_recipe(folder)), UNEVEN)
     assert code == 0, errors
     assert out.count(f"step {STEPS}/{STEPS}") == 1, out  # the first rank alone speaks
     return folder / "tiny"
@@ -106,7 +110,7 @@ def test_a_run_of_two_ranks_is_a_run_like_any_other(straight: Path) -> None:
     reader = RunReader(straight)
     assert [row["step"] for row in reader.metrics("train")] == list(range(1, STEPS + 1))
     rows = reader.rollouts(1)
-    assert len({row["group_id"] for row in rows}) == 4
+    assert len({row["group_id"] for row in rows}) == 5
     assert len({row["completion"] for row in rows}) > 4  # the ranks draw apart
     assert all(row["used"] for row in rows)
     assert reader.manifest()["attempts"][0]["ranks"] == 2
@@ -131,7 +135,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, whose second rank was killed after step 3; the first says so within seconds and records it."""
     folder = tmp_path_factory.mktemp("killed")
     root = folder / "tiny"
-    with torchrun("-m", "cupola", "train", str(write_recipe(folder)), PACE="0.3") as process:
+    with torchrun("-m", "cupola", "train", str(write_recipe(folder)), UNEVEN, PACE="0.3") as process:
         while not (root.exists() and any(row["step"] >= 3 for row in RunReader(root).metrics("train"))):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)

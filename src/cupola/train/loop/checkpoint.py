@@ -45,6 +45,7 @@ def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
     """
     ranks = learner.ranks
     states = {name: whole(each.state_dict(), ranks.is_first) for name, each in _stateful(learner).items()}
+    states["rng"] = ranks.gather(_rng_state())
     with gathered(learner.policy.model):
         ranks.first(lambda: _write(folder, learner, position, states))
 
@@ -52,7 +53,6 @@ def save_checkpoint(folder: Path, learner: Learner, position: Position) -> None:
 def _write(folder: Path, learner: Learner, position: Position, states: Mapping[str, Any]) -> None:
     with whole_folder(folder) as temporary:
         save_policy(learner.policy, temporary)
-        _save(_rng_state(), temporary / "rng.pt")
         for name, values in states.items():
             _save(values, temporary / f"{name}.pt")
         counts = {"planned": learner.planned, "version": learner.version}
@@ -95,7 +95,7 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
         raise RunFolderError(f"{folder}: checkpoint is of another model: {wrong[:3]}")
     learner.bonus.restore(bonus)
     learner.planned, learner.version = planned, version
-    _restore_rng(rng)
+    _restore_rng(rng[learner.ranks.rank if len(rng) == learner.ranks.world else 0])
     return position
 
 
@@ -104,9 +104,8 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _load(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    return found
+def _load(file: Path) -> Any:
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _stateful(learner: Learner) -> dict[str, Module | Optimizer]:

@@ -26,11 +26,10 @@ def train(run: Run, position: Position) -> Action:
     not finite, after recording it, unless the recipe skips such steps; RankError where another rank has ended.
     """
     run.selector.restore(position.selection)
-    if not run.learner.ranks.first(run.writer.layout.checkpoint_steps):
-        run.collector.publish(run.learner.version)
-        if (action := record(run, position, None)) != "continue":
-            return action
     run.collector.publish(run.learner.version)
+    begun = run.learner.ranks.first(run.writer.layout.checkpoint_steps)
+    if not begun and (action := record(run, position, None)) != "continue":
+        return action
     drawn: Callable[[], Collected] | None = None
     while position.step < run.recipe.run.steps:
         started, step = time.perf_counter(), position.step + 1

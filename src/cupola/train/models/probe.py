@@ -47,6 +47,7 @@ class Probe:
 
     policy: Policy
     prompts: Sequence[Prompt]
+    max_tokens: int
     tolerance: float
     answers: list[Completion] = field(default_factory=list)
     before: Numbers | None = None
@@ -56,7 +57,7 @@ class Probe:
     def compare(self, sampler: Sampler, label: str) -> Compared:
         """Raises SamplerError where the sampler's log-probabilities are not those of the trainer's weights."""
         if not self.answers:
-            sampling = Sampling(PROBE_TOKENS, stop_token_ids=self.policy.stop_ids)
+            sampling = Sampling(min(PROBE_TOKENS, self.max_tokens), stop_token_ids=self.policy.stop_ids)
             self.answers = [each for group in sampler.generate(self.prompts, 1, sampling, 0) for each in group]
         own, other = self._own(), np.concatenate(sampler.logprobs(self.prompts, self.answers, 1.0))
         gap = np.abs(other - own)

@@ -71,7 +71,8 @@ class WeightPublisher:
         self.dtype = settings.dtype or recipe.model.dtype
         self.temperature = recipe.sampling.temperature
         exact = self.dtype == recipe.model.dtype == "float32"
-        self.probe = Probe(policy, prompts[: settings.probe], settings.tolerance or (EXACT if exact else ROUNDED))
+        tolerance = settings.tolerance or (EXACT if exact else ROUNDED)
+        self.probe = Probe(policy, prompts[: settings.probe], recipe.sampling.max_tokens, tolerance)
         self.checksums = Checksums()
         self.adapter = policy.adapter is not None
         self.transfer: Transfer | None = None

@@ -16,8 +16,8 @@ from transformers import DynamicCache, PreTrainedModel
 from cupola.train.models.packed import is_packed, packed_states
 from cupola.train.objectives import token_entropy, token_logps
 
-#: Logits that are held at once, over positions and vocabulary: 32 MiB of float32. A larger block glibc gives back to the
-#: system each time it is freed, and its pages have to be found and zeroed anew.
+#: Logits that are held at once, over positions and vocabulary: 32 MiB of float32. Larger blocks glibc gives back to the
+#: system each time they are freed, and their pages have to be found and zeroed anew.
 LOGITS = 2**23
 
 #: A micro-batch of at least so many tokens is closed rather than padded further once an eighth of it is padding.
