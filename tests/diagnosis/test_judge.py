@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cases import LEARNING
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -149,12 +150,23 @@ def test_a_risen_severity_is_reported_again() -> None:
     assert reported == [("dead_groups_taking_over", "info"), ("dead_groups_taking_over", "warning")]
 
 
-def test_a_resumed_run_does_not_report_again() -> None:
-    reported: list[Finding] = []
-    rows = ruined()
-    live = LiveDiagnosis(RECIPE, lambda _, finding: reported.append(finding), history=rows)
-    assert live(60, [{**rows[-1], "step": 60}], []) == "continue"
-    assert reported == []
+@pytest.mark.parametrize("cut", [5, 14, 40, 60])
+def test_a_resumed_run_reports_what_the_uninterrupted_one_would(cut: int) -> None:
+    """Most answers are cut, then none, then most again, which is no news: it is what was reported at step 4."""
+    shares = [0.97] * 10 + [0.0] * 40 + [0.97] * 20
+    rows = [{"step": step, "split": "train", "completions/clipped_ratio": share} for step, share in enumerate(shares)]
+    recipe = {**RECIPE, "diagnosis": {"on_warning": "stop"}}
+    recorded: list[dict[str, Any]] = []
+
+    def report(step: int, finding: Finding) -> None:
+        recorded.append({"step": step, **vars(finding)})
+
+    started = LiveDiagnosis(recipe, report)
+    stopped = [row["step"] for row in rows[:cut] if started(row["step"], [row], []) == "stop"]
+    resumed = LiveDiagnosis(recipe, report, rows[:cut], list(recorded))
+    stopped += [row["step"] for row in rows[cut:] if resumed(row["step"], [row], []) == "stop"]
+    assert [(row["step"], row["name"]) for row in recorded] == [(4, "high_truncation")]
+    assert stopped == [4]
 
 
 def test_a_run_folder(tmp_path: Path) -> None:

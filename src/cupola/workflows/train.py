@@ -140,8 +140,8 @@ def _run(
         view.finding(step, finding)
 
     def live() -> LiveDiagnosis:
-        before = [row for row in RunReader(writer.layout.root).metrics() if row["step"] <= position.step]
-        return LiveDiagnosis(parts.recipe.model_dump(mode="json"), found, before)
+        before = RunReader(writer.layout.root)
+        return LiveDiagnosis(parts.recipe.model_dump(mode="json"), found, before.metrics(), before.findings())
 
     with interrupts(view.say) as interrupted:
         run = Run(

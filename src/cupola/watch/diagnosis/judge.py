@@ -79,16 +79,20 @@ class LiveDiagnosis:
 
     `report(step, finding)` is called once for each finding, and again if its severity rises. A new warning or error
     asks the loop for what `diagnosis.on_warning` says; at the last step nothing is left to stop. `history` are the rows
-    of a resumed run so far; what they show has been reported before.
+    of a resumed run so far, `findings` what was reported of them: one that has passed since is not reported again.
     """
 
     def __init__(
-        self, recipe: Mapping[str, Any], report: Callable[[int, Finding], None], history: Sequence[Row] = ()
+        self,
+        recipe: Mapping[str, Any],
+        report: Callable[[int, Finding], None],
+        history: Sequence[Row] = (),
+        findings: Sequence[Row] = (),
     ) -> None:
         self._recipe = recipe
         self._report = report
         self._rows: list[Row] = list(history)
-        self._reported = {finding.name: finding.severity for finding in diagnose_rows(self._rows, recipe).findings}
+        self._reported: dict[str, Severity] = {row["name"]: row["severity"] for row in findings}
         self._last = recipe.get("run", {}).get("steps")
         self._action = ACTIONS[recipe.get("diagnosis", {}).get("on_warning", "warn")]
 
