@@ -134,3 +134,31 @@ def test_an_unknown_reward_function_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(RecipeError, match=r"no reward function 'accuracy'; it has right, brief$"):
         attach(hand_built(tmp_path), correctness="accuracy")
+
+
+def by_place(values: tuple[float, ...], name: str) -> Any:
+    def paid(completions: list[str], **_: Any) -> list[float]:
+        return [values[place % len(values)] for place in range(len(completions))]
+
+    paid.__name__ = name
+    return paid
+
+
+def test_equal_totals_of_parts_normalised_apart_are_not_silent(tmp_path: Path) -> None:
+    """The parts of each answer sum to 1, but not once each is divided by its own deviation."""
+    from cupola.integrations.trl import attach
+
+    trainer = hand_built(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1, logging_steps=1)
+    parts = {"a": (0.0, 0.0, 1.0, 1.0), "b": (0.0, 1.0, 0.0, -1.0), "c": (1.0, 0.0, 0.0, 1.0)}
+    trainer.reward_funcs = [by_place(values, name) for name, values in parts.items()]
+    trainer.reward_func_names = list(parts)
+    trainer.reward_processing_classes = [None] * 3
+    trainer.reward_weights = trainer.reward_weights.new_ones(3)
+    root = attach(trainer)
+    trainer.train()
+    rows = RunReader(root).rollouts(1)
+    assert [row["reward"] for row in rows] == [1.0] * 8
+    assert {row["group_state"] for row in rows} == {"dead"}
+    assert any(abs(row["advantage"]) > 0.1 for row in rows)
+    for row in rows:
+        assert (row["weight_share"] is None) == (row["advantage"] != 0)

@@ -139,10 +139,14 @@ class Recorder(TrainerCallback):
         return self._hand_over(Step(number, groups, outcomes, logs, seconds), control)
 
     def _weighed(self, outcome: Outcome, group: Group) -> Outcome:
-        """TRL measures no share of the gradient's weight; without KL and entropy that of a dead group is 0."""
+        """TRL measures no share of the gradient's weight; without KL and entropy that of a dead group is 0.
+
+        Of rewards that are normalised apart, an equal total says nothing.
+        """
         args = self.trainer.args
         alone = not (self.trainer.beta or args.entropy_coef or args.use_adaptive_entropy)
-        silent = alone and (group.state == "dead" or not outcome.advantage)
+        dead = group.state == "dead" and args.multi_objective_aggregation == "sum_then_normalize"
+        silent = alone and (dead or not outcome.advantage)
         return replace(outcome, weight_share=0.0) if silent else outcome
 
     def _hand_over(self, step: Step, control: TrainerControl) -> TrainerControl:
