@@ -142,7 +142,7 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as a zstd parquet file, written whole or not at all. Text that is not valid Unicode is escaped."""
     buffer = io.BytesIO()
     try:
-        table = pa.Table.from_pylist([{key: _clean(value) for key, value in row.items()} for row in rows])
+        table = pa.table({key: [_clean(row.get(key)) for row in rows] for key in rows[0]} if rows else {})
     except pa.ArrowException as error:
         raise RunFolderError(f"{path}: cannot be written: {' '.join(str(error).split())}") from error
     pq.write_table(table, buffer, compression="zstd")

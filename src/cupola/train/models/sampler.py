@@ -54,7 +54,7 @@ class InProcessSampler:
             for chunk in self._chunks(encoded, n, sampling.max_tokens):
                 decoding = _Decoding(self.policy, chunk, n, sampling, generator, weights)
                 decoding.run()
-                flat = [decoding.completion(row, self.version) for row in range(len(chunk) * n)]
+                flat = decoding.completions(self.version)
                 completions += [flat[i : i + n] for i in range(0, len(flat), n)]
         return completions
 
@@ -116,17 +116,15 @@ class _Decoding:
                 return
             logits = self._step(self._compact(token))
 
-    def completion(self, row: int, version: int) -> Completion:
-        n = int(self.lengths[row])
-        ids = self.tokens[row, :n].cpu().numpy()
-        return Completion(
-            text=self.policy.decode(ids.tolist()),
-            token_ids=ids,
-            logps=self.logps[row, :n].cpu().numpy(),
-            entropies=self.entropies[row, :n].cpu().numpy(),
-            finish_reason="stop" if self.stopped[row] else "length",
-            policy_version=version,
-        )
+    def completions(self, version: int) -> list[Completion]:
+        """Of every row, in order."""
+        tables = [table.cpu().numpy() for table in (self.tokens, self.logps, self.entropies)]
+        found = []
+        for row, (n, stopped) in enumerate(zip(self.lengths.tolist(), self.stopped.tolist(), strict=True)):
+            ids, logps, entropies = (table[row, :n] for table in tables)
+            text = self.policy.decode(ids.tolist())
+            found.append(Completion(text, ids, logps, entropies, "stop" if stopped else "length", version))
+        return found
 
     def _prefill(self) -> Tensor:
         """Read each prompt once, then repeat its cache for the group; returns logits (rows, V)."""

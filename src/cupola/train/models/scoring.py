@@ -44,17 +44,18 @@ def pad(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], 
     """Sequences of N prompts with their completions."""
     distinct = {tuple(prompt): index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     width, length = max(map(len, distinct)), max(map(len, completions))
-    ids = torch.full((len(distinct), width), pad_id, dtype=torch.long)
-    prompt_mask = torch.zeros_like(ids)
-    for prompt, row in distinct.items():
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        prompt_mask[row, width - len(prompt) :] = 1
-    tokens = torch.full((len(completions), length), pad_id, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for row, completion in enumerate(completions):
-        tokens[row, : len(completion)] = torch.tensor(completion, dtype=torch.long)
-        mask[row, : len(completion)] = 1
-    return Sequences(ids, prompt_mask, torch.tensor([distinct[tuple(p)] for p in prompts]), tokens, mask)
+    before, behind = [width - len(prompt) for prompt in distinct], [length - len(each) for each in completions]
+    return Sequences(
+        prompts=_table([[pad_id] * n + [*prompt] for n, prompt in zip(before, distinct, strict=True)]),
+        prompt_mask=_table([[0] * n + [1] * (width - n) for n in before]),
+        prompt_of=torch.tensor([distinct[tuple(prompt)] for prompt in prompts]),
+        tokens=_table([[*each] + [pad_id] * n for n, each in zip(behind, completions, strict=True)]),
+        mask=_table([[1] * (length - n) + [0] * n for n in behind]),
+    )
+
+
+def _table(rows: list[list[int]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.long)
 
 
 def to_device(sequences: Sequences, device: torch.device) -> Sequences:
