@@ -35,7 +35,7 @@ LEARNING_RATE = 1e-6
 
 @dataclass(frozen=True)
 class Workload:
-    """A step's shape: `dead` of its groups are paid alike, so that they teach nothing."""
+    """A step's shape: `dead` of its groups are paid alike, so that they teach nothing; `recomputed`: by cupola too."""
 
     model: Path
     task: str
@@ -45,6 +45,7 @@ class Workload:
     tokens: int
     dead: int
     threads: int
+    recomputed: bool = False
 
 
 EMBEDDED = ROOT / "src" / "cupola" / "train" / "models" / "embedded"
@@ -53,6 +54,7 @@ WORKLOADS = {
     "embedded": Workload(EMBEDDED, "arithmetic", False, 16, 8, 24, 0, 1),
     "smollm2": Workload(SMOLLM2, "sums", True, 4, 4, 48, 0, 2),
     "smollm2-dead": Workload(SMOLLM2, "sums", True, 4, 4, 48, 3, 2),
+    "smollm2-recomputed": Workload(SMOLLM2, "sums", True, 4, 4, 48, 0, 2, True),
 }
 
 
@@ -111,7 +113,11 @@ def run_cupola(work: Workload, folder: str) -> None:
             },
             "reward": [{"name": "pay", "kind": "function", "path": f"{__file__}:pay"}],
             "objective": {"preset": "grpo", "beta": 0.0},
-            "optim": {"learning_rate": LEARNING_RATE, "schedule": "constant"},
+            "optim": {
+                "learning_rate": LEARNING_RATE,
+                "schedule": "constant",
+                "gradient_checkpointing": work.recomputed,
+            },
             "validation": {"every": 10**6, "questions": 1, "samples": 0, "greedy": False},
         },
         Recipe,

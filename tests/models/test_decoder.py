@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from cupola.core.config import Lora
+from cupola.train.models import decoder as module
 from cupola.train.models.adapter import adapt
 from cupola.train.models.decoder import Cached, Decoder, Lean, LeanWeights, agree, is_lean
 from cupola.train.models.packed import LLAMA_LIKE
@@ -80,8 +81,10 @@ def continued(decoder: Decoder) -> list[Tensor]:
     return [*found, decoder.step(NEXT[2][kept], position[kept], mask)]
 
 
+@pytest.mark.parametrize("small", [0, 2**16], ids=["packed", "plain"])
 @pytest.mark.parametrize("name", MODELS)
-def test_both_steps_give_the_same_logits(name: str) -> None:
+def test_both_steps_give_the_same_logits(name: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SMALL", small)
     model = made(name)
     assert is_lean(model)
     with torch.inference_mode():

@@ -16,6 +16,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 from cupola.train.models import in_float64, pad, recompute, save_policy, scoring
 from cupola.train.models.packed import is_packed, pack
 from cupola.train.models.scoring import Sequences, completion_scores, read
+from cupola.train.objectives import token_logps
 
 SAME = 1e-12
 
@@ -116,3 +117,22 @@ def test_a_saved_policy_knows_nothing_of_it(tmp_path: Path) -> None:
     save_policy(policy, tmp_path)
     assert "attn" not in json.loads((tmp_path / "config.json").read_text())
     assert "packed" not in (tmp_path / "config.json").read_text()
+
+
+def test_many_pieces_round_no_more_than_one_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's weight gradient beside the one in float64 of the same rounded numbers."""
+    generator = torch.Generator().manual_seed(0)
+    states, weight = (torch.randn(512, 32, generator=generator).bfloat16(), torch.randn(64, 32, generator=generator))
+    tokens, weight = torch.randint(0, 64, (512,), generator=generator), weight.bfloat16()
+    found = {}
+    for rows in (512, 4):
+        monkeypatch.setattr(scoring, "LOGITS", rows * 64)
+        head = weight.clone().requires_grad_()
+        (logps,) = scoring.Pieces.apply(lambda z, t: (token_logps(z.float(), t),), states, head, tokens)
+        logps.sum().backward()
+        found[rows] = head.grad.double()
+    exact = weight.double().requires_grad_()
+    token_logps(states.double() @ exact.T, tokens).sum().backward()
+    assert exact.grad is not None
+    error = {rows: float((each - exact.grad).norm() / exact.grad.norm()) for rows, each in found.items()}
+    assert error[4] < 1.5 * error[512]

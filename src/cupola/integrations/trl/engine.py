@@ -37,7 +37,7 @@ from cupola.integrations.trl.reward import INDEX, RecipeReward
 from cupola.integrations.trl.rules import Arguments
 from cupola.integrations.trl.watched import Watched
 from cupola.train.loop.optim import build_optimizer, learning_rate
-from cupola.train.models import adapt, trainable
+from cupola.train.models import adapt, trainable, unpack
 from cupola.workflows.assemble import Assembly, assemble, model_notes
 from cupola.workflows.manifest import attempt_ended, attempt_started, new_manifest
 from cupola.workflows.train import Trained, View, interrupts, notices
@@ -122,6 +122,7 @@ def _parts(recipe: Recipe) -> Assembly:
     on_cpu = recipe.model_copy(update={"model": recipe.model.model_copy(update={"device": "cpu"})})
     parts = replace(assemble(on_cpu), recipe=recipe)
     policy, sampling = parts.policy, recipe.sampling
+    unpack(policy.model)  # transformers' paged generation knows no attention but its own
     if recipe.model.lora is not None:
         policy.adapter = adapt(policy.model, recipe.model.lora, recipe.run.seed)
     # Whatever ends an answer for the recipe ends it for `generate` and for TRL, which both read it here.

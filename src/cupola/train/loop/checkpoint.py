@@ -77,7 +77,9 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         weights = saved_weights(learner.policy, folder)
         bonus, planned, version = (state.pop(key) for key in ("bonus", "planned", "version"))
-        position, rng = Position(**state), _load(folder / "rng.pt")
+        position, generators = Position(**state), _load(folder / "rng.pt")
+        if not isinstance(generators, list):
+            raise ValueError("rng.pt holds no list of ranks; it was written by an earlier version")
         for name, stateful in _stateful(learner).items():
             stateful.load_state_dict(scattered(_load(folder / f"{name}.pt"), stateful))
     except (
@@ -95,7 +97,7 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
         raise RunFolderError(f"{folder}: checkpoint is of another model: {wrong[:3]}")
     learner.bonus.restore(bonus)
     learner.planned, learner.version = planned, version
-    _restore_rng(rng[learner.ranks.rank if len(rng) == learner.ranks.world else 0])
+    _restore_rng(generators[learner.ranks.rank if len(generators) == learner.ranks.world else 0])
     return position
 
 

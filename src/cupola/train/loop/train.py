@@ -34,9 +34,13 @@ def train(run: Run, position: Position) -> Action:
     while position.step < run.recipe.run.steps:
         started, step = time.perf_counter(), position.step + 1
         groups, vain = (drawn or begin(run, step))()
-        sampled = time.perf_counter()
+        if drawn is not None:  # only now does nobody draw with the weights from before the last update
+            publish(run, step - 1)
         drawn = begin(run, step + 1) if draws_ahead(run.recipe, step) else None
-        trained = train_step(run, step, groups, vain, drawn)
+        sampled = time.perf_counter()
+        trained = train_step(run, step, groups, vain)
+        if drawn is None:
+            publish(run, step)
         position = Position(position.step + 1, position.num_tokens + tokens_of(run, trained.groups))
         ended = time.perf_counter()
         trained.metrics.update({"time/sampling": sampled - started, "time/update": ended - sampled})
@@ -54,6 +58,12 @@ def begin(run: Run, step: int) -> Callable[[], Collected]:
     return run.collector.begin(step, run.selector.draw, run.recipe.sampling)
 
 
+def publish(run: Run, step: int) -> None:
+    """Hand the sampler the weights as a step has left them, and keep its receipt."""
+    receipt = run.collector.publish(run.learner.version)
+    run.learner.ranks.first(lambda: run.writer.receipt(step, receipt))
+
+
 def draws_ahead(recipe: Recipe, step: int) -> bool:
     """Whether a step's update goes on beside the sampling of the next one.
 
@@ -63,28 +73,19 @@ def draws_ahead(recipe: Recipe, step: int) -> bool:
     return recipe.sampling.one_step_off and not is_due(recipe, step)
 
 
-def train_step(
-    run: Run, step: int, groups: list[Group], vain: list[Group], following: Callable[[], Collected] | None = None
-) -> Trained:
-    """One step of the algorithm on its sampled and verified groups, with those drawn in vain.
-
-    New weights are published when the groups of the `following` step have been drawn, if it has begun.
-    """
+def train_step(run: Run, step: int, groups: list[Group], vain: list[Group]) -> Trained:
+    """One step of the algorithm on its sampled and verified groups, with those drawn in vain."""
     recipe, learner, encode = run.recipe, run.learner, run.learner.policy.encode
     staleness = mean(learner.version - rollout.completion.policy_version for g in groups for rollout in g.rollouts)
 
     # What the models say before the update; baseline and scale; denominators and what to forward; loss, gradient,
-    # optimiser; new weights.
+    # optimiser.
     batch = Batch.of(groups, encode)
     before = learner.before(batch)
     batch = without_rejected(batch, before, recipe.objective)
     advantages = batch_advantages(batch, before, recipe)
     plans = plan_steps(batch, advantages.values, recipe)
     book = learner.update(batch, before, advantages, plans)
-    if following is not None:
-        following()
-    receipt = run.collector.publish(learner.version)
-    learner.ranks.first(lambda: run.writer.receipt(step, receipt))
 
     became = outcomes(batch, advantages.values, groups, plans, book)
     became |= {group.id: [Outcome(discard_reason="dynamic_sampling")] * len(group.rollouts) for group in vain}

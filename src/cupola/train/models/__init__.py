@@ -4,6 +4,7 @@ from cupola.train.models.adapter import adapt, base_weights, merged_weights
 from cupola.train.models.critic import Critic, critic_of
 from cupola.train.models.fitness import require_fit
 from cupola.train.models.new import character_tokenizer, llama_shape, new_policy
+from cupola.train.models.packed import unpack
 from cupola.train.models.policy import (
     ADAPTER,
     EMBEDDED,
@@ -67,6 +68,7 @@ __all__ = [
     "shard",
     "to_device",
     "trainable",
+    "unpack",
     "weights_digest",
     "whole",
     "whole_folder",

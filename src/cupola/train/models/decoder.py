@@ -14,11 +14,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch.nn.functional import linear, rms_norm, silu
 from transformers import DynamicCache, PreTrainedModel
 
 from cupola.train.models.adapter import merged_weights
 from cupola.train.models.packed import is_llama_like
+
+#: Matrices of up to so many elements are not packed.
+SMALL = 2**16
 
 
 class Decoder(Protocol):
@@ -56,6 +59,31 @@ class Cached:
         self.cache.batch_select_indices(rows)
 
 
+class Product(Protocol):
+    """x W^T + b, then the activation (`none` or `swish`, which is SiLU), or joined with another tensor."""
+
+    def __call__(self, x: Tensor, activation: str = "none") -> Tensor: ...
+
+    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        """`how` is `add` or `mul`."""
+        ...
+
+
+class Plain:
+    """A small matrix as it is: what packing saves is less than what it costs."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor, activation: str = "none") -> Tensor:
+        found = linear(x, self.weight, self.bias)
+        return silu(found, inplace=True) if activation == "swish" else found
+
+    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        found = linear(x, self.weight, self.bias)
+        return found.add_(other) if how == "add" else found.mul_(other)
+
+
 class Packed:
     """A weight matrix laid out for products with few rows; float32 on a CPU."""
 
@@ -64,14 +92,17 @@ class Packed:
         self.bias = bias
 
     def __call__(self, x: Tensor, activation: str = "none") -> Tensor:
-        """x W^T + b, then the activation (`none` or `swish`, which is SiLU)."""
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, activation, [], "")
         return found
 
     def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
-        """x W^T + b joined with another tensor: `add` or `mul`."""
         found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, how)
         return found
+
+
+def product(weight: Tensor, bias: Tensor | None, rows: int) -> Product:
+    """For products of `rows` rows."""
+    return Plain(weight, bias) if weight.numel() <= SMALL else Packed(weight, bias, rows)
 
 
 @dataclass(frozen=True)
@@ -79,14 +110,14 @@ class Layer:
     """One layer's weights; the norms of queries and keys are Qwen3's alone."""
 
     before: Tensor
-    qkv: Packed
+    qkv: Product
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: Packed
+    out: Product
     after: Tensor
-    gate: Packed
-    up: Packed
-    down: Packed
+    gate: Product
+    up: Product
+    down: Product
 
 
 def is_lean(model: PreTrainedModel) -> bool:
@@ -104,7 +135,7 @@ class LeanWeights:
         self.rotary = model.base_model.get_submodule("rotary_emb")
         self.embedding, self.norm = weights["model.embed_tokens.weight"], weights["model.norm.weight"]
         self.layers = [_layer(weights, index, rows) for index in range(config.num_hidden_layers)]
-        self.head = Packed(weights.get("lm_head.weight", self.embedding), weights.get("lm_head.bias"), rows)
+        self.head = product(weights.get("lm_head.weight", self.embedding), weights.get("lm_head.bias"), rows)
 
 
 def agree(model: PreTrainedModel) -> bool:
@@ -179,22 +210,22 @@ class Lean:
 def _layer(weights: Mapping[str, Tensor], index: int, rows: int) -> Layer:
     name = f"model.layers.{index}"
 
-    def packed(*parts: str) -> Packed:
+    def joint(*parts: str) -> Product:
         """One product in place of several that read the same input."""
         biases = [weights.get(f"{name}.{part}.bias") for part in parts]
         bias = (
             None if any(each is None for each in biases) else torch.cat([each for each in biases if each is not None])
         )
-        return Packed(torch.cat([weights[f"{name}.{part}.weight"] for part in parts]), bias, rows)
+        return product(torch.cat([weights[f"{name}.{part}.weight"] for part in parts]), bias, rows)
 
     return Layer(
         before=weights[f"{name}.input_layernorm.weight"],
-        qkv=packed("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        qkv=joint("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         q_norm=weights.get(f"{name}.self_attn.q_norm.weight"),
         k_norm=weights.get(f"{name}.self_attn.k_norm.weight"),
-        out=packed("self_attn.o_proj"),
+        out=joint("self_attn.o_proj"),
         after=weights[f"{name}.post_attention_layernorm.weight"],
-        gate=packed("mlp.gate_proj"),
-        up=packed("mlp.up_proj"),
-        down=packed("mlp.down_proj"),
+        gate=joint("mlp.gate_proj"),
+        up=joint("mlp.up_proj"),
+        down=joint("mlp.down_proj"),
     )

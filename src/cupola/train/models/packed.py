@@ -31,13 +31,13 @@ PACKED = "cupola_packed"
 class Layout:
     """U prompts of P columns each, then N completions of T columns; completion n belongs to prompt `of`[n].
 
-    `hidden` is added to a completion's attention scores: 0 or -inf, (N or 1, 1, T, P + T).
+    `seen` says what a completion's tokens attend to, (N or 1, 1, T, P + T).
     """
 
     prompts: tuple[int, int]
     completions: tuple[int, int]
     of: Tensor
-    hidden: Tensor
+    seen: Tensor
 
 
 def is_llama_like(model: PreTrainedModel) -> bool:
@@ -55,6 +55,12 @@ def pack(model: PreTrainedModel) -> None:
     """Let a Llama-like model that attends by torch's own function read packed tokens too; others stay as they are."""
     if is_llama_like(model) and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(PACKED)
+
+
+def unpack(model: PreTrainedModel) -> None:
+    """Undo `pack`."""
+    if is_packed(model):
+        model.set_attn_implementation("sdpa")
 
 
 def is_packed(model: PreTrainedModel) -> bool:
@@ -78,7 +84,7 @@ def packed_states(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor, 
             position_ids=positions[None],
             attention_mask=prompts.new_empty(1, 1, 1, 1),  # of four dimensions: transformers makes none of its own
             use_cache=False,
-            layout=Layout((u, width), (n, length), of, _hidden(lengths, of, width, length, model.dtype)),
+            layout=Layout((u, width), (n, length), of, _seen(lengths, of, width, length)),
         )
     found: Tensor = out[0][0]
     last = torch.arange(u, device=prompts.device) * width + lengths - 1
@@ -103,13 +109,13 @@ def _as_it_is(states: Tensor) -> Tensor:
     return states
 
 
-def _hidden(lengths: Tensor, of: Tensor, width: int, length: int, dtype: torch.dtype) -> Tensor:
-    """What a completion's token may not attend to: its prompt's padding, and what comes after itself."""
+def _seen(lengths: Tensor, of: Tensor, width: int, length: int) -> Tensor:
+    """A completion's token attends to its prompt without the padding, and to what does not come after itself."""
     before = torch.ones(length, length, dtype=torch.bool, device=of.device).tril()
     columns = torch.arange(width, device=of.device)
     prompt = columns[None] < lengths[of][:, None] if int(lengths.min()) < width else columns[None] >= 0
     seen = torch.cat([prompt[:, None].expand(-1, length, -1), before.expand(len(prompt), -1, -1)], -1)
-    return torch.zeros(seen.shape, dtype=dtype, device=of.device).masked_fill(~seen, -torch.inf)[:, None]
+    return seen[:, None]
 
 
 def packed_attention(
@@ -119,13 +125,14 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    dropout: float = 0.0,
     layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """In transformers' words: query (1, H, tokens, d), key and value (1, K, tokens, d) to (1, tokens, H, d)."""
     if layout is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
         return plain
     (u, width), (n, length) = layout.prompts, layout.completions
@@ -138,16 +145,19 @@ def packed_attention(
             own.view(heads, n, length, x.shape[-1]).transpose(0, 1),
         )
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
         """(tokens, H, d); without a mask each attends to itself and what comes before."""
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1 and seen is not None and q.is_cuda:  # with a mask, CUDA's fast kernels take no groups
+            k, v, groups = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), 1
         found = scaled_dot_product_attention(
-            q, k, v, hidden, is_causal=hidden is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+            q, k, v, seen, dropout, is_causal=seen is None, scale=scaling, enable_gqa=groups > 1
         )
         return found.transpose(1, 2).flatten(0, 1)
 
     (q, q_own), (k, k_own), (v, v_own) = parted(query), parted(key), parted(value)
     over_prompts, over_own = (torch.cat([x[layout.of], own], 2) for x, own in ((k, k_own), (v, v_own)))
-    return torch.cat([attend(q, k, v, None), attend(q_own, over_prompts, over_own, layout.hidden)])[None], None
+    return torch.cat([attend(q, k, v, None), attend(q_own, over_prompts, over_own, layout.seen)])[None], None
 
 
 AttentionInterface.register(PACKED, packed_attention)

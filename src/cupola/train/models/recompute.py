@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache
+from transformers import Cache
 
 from cupola.train.models.sharding import layers
 
@@ -19,36 +19,35 @@ def recompute(module: Module) -> None:
     """Hold of each layer's forward pass only what went into it. The gradient stays what it is.
 
     transformers' own checkpointing takes the cache away, through which completions share their prompt; here a layer is
-    computed again over the cache as it was.
+    computed again over its part of the cache as it was. After every copy of the module was made: a copy of a layer
+    would compute with this one's weights.
     """
-    for layer in layers(module):
-        layer.forward = _recomputed(layer.forward)
+    for index, layer in enumerate(layers(module)):
+        layer.forward = _recomputed(layer.forward, index)
 
 
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputed(forward: Callable[..., Any], index: int) -> Callable[..., Any]:
     @wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
-        cache: DynamicCache | None = kwargs.get("cache")
+        cache = next((each for each in (*args, *kwargs.values()) if isinstance(each, Cache)), None)
         if cache is None or not torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
-        before, after = _copied(cache), list[DynamicCache]()
+        before, after = copy.copy(cache.layers[index]), list[Any]()
 
-        def over_cache(*args: Any) -> Any:
-            own = _copied(before)
-            found = forward(*args, **{**kwargs, "cache": own})
+        def over_cache(*args: Any, **kwargs: Any) -> Any:
+            own = copy.copy(cache)
+            own.layers = [*cache.layers]
+            own.layers[index] = copy.copy(before)
+            found = forward(
+                *(own if each is cache else each for each in args),
+                **{key: own if each is cache else each for key, each in kwargs.items()},
+            )
             if not after:
-                after.append(own)
+                after.append(own.layers[index])
             return found
 
-        found = checkpoint(over_cache, *args, use_reentrant=False, preserve_rng_state=False)
-        cache.layers = after[0].layers
+        found = checkpoint(over_cache, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+        cache.layers[index], after[0] = after[0], None
         return found
 
     return run
-
-
-def _copied(cache: DynamicCache) -> DynamicCache:
-    """A cache of the same tensors, to which further ones can be added apart."""
-    own = copy.copy(cache)
-    own.layers = [copy.copy(layer) for layer in cache.layers]
-    return own

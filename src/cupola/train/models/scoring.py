@@ -16,9 +16,10 @@ from transformers import DynamicCache, PreTrainedModel
 from cupola.train.models.packed import is_packed, packed_states
 from cupola.train.objectives import token_entropy, token_logps
 
-#: Logits that are held at once, over positions and vocabulary: 32 MiB of float32. Larger blocks glibc gives back to the
-#: system each time they are freed, and their pages have to be found and zeroed anew.
-LOGITS = 2**23
+#: Logits that are held at once, over positions and vocabulary. On a CPU 32 MiB of float32: larger blocks glibc gives
+#: back to the system each time they are freed, and their pages have to be found and zeroed anew. An accelerator wants
+#: larger products.
+LOGITS, LOGITS_ON_DEVICE = 2**23, 2**28
 
 #: A micro-batch of at least so many tokens is closed rather than padded further once an eighth of it is padding.
 WORTH_A_PASS = 1024
@@ -127,7 +128,8 @@ def _packed_scores(
         scaled = _scaled(logits, temperature)
         return (token_logps(scaled, tokens), *([token_entropy(scaled)] if entropy else []))
 
-    if tokens.numel() * model.config.vocab_size > LOGITS and type(head) is Linear and head.bias is None:
+    too_many = tokens.numel() * model.config.vocab_size > _most(states)
+    if too_many and type(head) is Linear and head.bias is None:
         flat = Pieces.apply(scores, states.flatten(0, 1), head.weight, tokens.flatten())
         found = [each.view_as(tokens) for each in flat]
     else:
@@ -151,7 +153,9 @@ class Pieces(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         states, weight, tokens = ctx.saved_tensors
-        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[2] else None
+        # At least in float32: a sum of many pieces would be rounded at each of them.
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        of_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[2] else None
         of_states = []
         for part, own, *given in _pieces(states, tokens, weight, *gradients):
             logits = linear(part, weight).requires_grad_()
@@ -159,13 +163,17 @@ class Pieces(Function):
                 (gradient,) = torch.autograd.grad(ctx.scores(logits, own), logits, given)
             of_states.append(gradient @ weight)
             if of_weight is not None:
-                of_weight.addmm_(gradient.T, part)
-        return None, torch.cat(of_states), of_weight, None
+                of_weight.addmm_(gradient.T.to(wide), part.to(wide))
+        return None, torch.cat(of_states), None if of_weight is None else of_weight.to(weight), None
+
+
+def _most(states: Tensor) -> int:
+    return LOGITS if states.device.type == "cpu" else LOGITS_ON_DEVICE
 
 
 def _pieces(states: Tensor, tokens: Tensor, weight: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Rows of each, so many at a time as their logits allow."""
-    count = -(-len(tokens) * len(weight) // LOGITS)
+    count = -(-len(tokens) * len(weight) // _most(states))
     return zip(*(each.tensor_split(count) for each in (states, tokens, *more)), strict=True)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
 
 from cupola.core.config import SamplingSection
 from cupola.core.records import Completion, Group, Prompt, Receipt, Rollout, Sampler, Sampling, Split
@@ -74,9 +75,15 @@ class Collector:
         if not self.sampler.apart:
             found = self.collect_signal(step, draw, sampling)
             return lambda: found
-        pool = ThreadPoolExecutor(1)
-        going = pool.submit(self.collect_signal, step, draw, sampling)
-        pool.shutdown(wait=False)
+        going: Future[Collected] = Future()
+
+        def work() -> None:
+            try:
+                going.set_result(self.collect_signal(step, draw, sampling))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                going.set_exception(error)
+
+        Thread(target=work, daemon=True).start()  # a run that ends does not wait for it
         return going.result
 
     def collect_signal(self, step: int, draw: Draw, sampling: SamplingSection) -> Collected:
