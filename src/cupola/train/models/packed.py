@@ -125,14 +125,13 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
     layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """In transformers' words: query (1, H, tokens, d), key and value (1, K, tokens, d) to (1, tokens, H, d)."""
     if layout is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return plain
     (u, width), (n, length) = layout.prompts, layout.completions
@@ -151,7 +150,7 @@ def packed_attention(
         if groups > 1 and seen is not None and q.is_cuda:  # with a mask, CUDA's fast kernels take no groups
             k, v, groups = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), 1
         found = scaled_dot_product_attention(
-            q, k, v, seen, dropout, is_causal=seen is None, scale=scaling, enable_gqa=groups > 1
+            q, k, v, seen, kwargs.get("dropout", 0.0), is_causal=seen is None, scale=scaling, enable_gqa=groups > 1
         )
         return found.transpose(1, 2).flatten(0, 1)
 
