@@ -78,8 +78,8 @@ def load_checkpoint(folder: Path, learner: Learner) -> Position:
         weights = saved_weights(learner.policy, folder)
         bonus, planned, version = (state.pop(key) for key in ("bonus", "planned", "version"))
         position, generators = Position(**state), _load(folder / "rng.pt")
-        if not isinstance(generators, list):
-            raise ValueError("rng.pt holds no list of ranks; it was written by an earlier version")
+        if not isinstance(generators, list) or not generators:
+            raise ValueError("rng.pt holds no list of ranks; an earlier version wrote it, and can resume it")
         for name, stateful in _stateful(learner).items():
             stateful.load_state_dict(scattered(_load(folder / f"{name}.pt"), stateful))
     except (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Thread
+from multiprocessing.pool import ThreadPool
 
 from cupola.core.config import SamplingSection
 from cupola.core.records import Completion, Group, Prompt, Receipt, Rollout, Sampler, Sampling, Split
@@ -75,16 +74,10 @@ class Collector:
         if not self.sampler.apart:
             found = self.collect_signal(step, draw, sampling)
             return lambda: found
-        going: Future[Collected] = Future()
-
-        def work() -> None:
-            try:
-                going.set_result(self.collect_signal(step, draw, sampling))
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                going.set_exception(error)
-
-        Thread(target=work, daemon=True).start()  # a run that ends does not wait for it
-        return going.result
+        pool = ThreadPool(1)  # of a daemon thread: a run that ends does not wait for it, as it would for an executor's
+        going = pool.apply_async(self.collect_signal, (step, draw, sampling))
+        pool.close()
+        return going.get
 
     def collect_signal(self, step: int, draw: Draw, sampling: SamplingSection) -> Collected:
         """The groups of a step, chosen by dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
