@@ -1,4 +1,4 @@
-"""`--dry-run`: check everything, take two small looks at step 0, say what a run will cost, write nothing."""
+"""`--dry-run`: check everything, take a few growing looks at step 0, say what a run will cost, write nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from cupola.train.models import trainable
 from cupola.train.rollout import Collector, group_metrics, headline, part_metrics
 from cupola.workflows.assemble import Assembly, assemble
 
-#: Prompts of the larger look; the smaller one takes half of them.
+#: Prompts of the second look; the first takes half of them, and each further one twice as many.
 PROMPTS = 8
+
+#: Seconds that a look may take if a larger one is to follow, up to the size of a step.
+QUICK = 3.0
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,8 @@ def preflight(recipe: Recipe) -> dict[str, Any]:
     """
     made = assemble(recipe)
     learner, collector = made.learner(), made.collector()
-    size = min(PROMPTS, recipe.sampling.prompts_per_step)
     look(made, learner, collector, 1)  # what runs for the first time is slow
-    small, large = (look(made, learner, collector, n) for n in (max(1, size // 2), size))
+    small, large = looks(made, learner, collector)
     estimate = estimated(recipe, small, large)
     refuse_too_large(estimate["peak_memory_gb"])
     rollouts = [rollout for group in large.groups for rollout in group.rollouts]
@@ -67,6 +69,17 @@ def preflight(recipe: Recipe) -> dict[str, Any]:
         "tokens_per_second": sum(rollout.completion.n_tokens for rollout in rollouts) / large.sampling,
         **estimate,
     }
+
+
+def looks(made: Assembly, learner: Learner, collector: Collector) -> tuple[Look, Look]:
+    """The two largest of growing looks: a quick step is measured whole, of a slow one two small parts."""
+    most = made.recipe.sampling.prompts_per_step
+    size = min(PROMPTS, most)
+    small, large = (look(made, learner, collector, n) for n in (max(1, size // 2), size))
+    while size < most and large.sampling + large.update < QUICK:
+        size = min(2 * size, most)
+        small, large = large, look(made, learner, collector, size)
+    return small, large
 
 
 def look(made: Assembly, learner: Learner, collector: Collector, prompts: int) -> Look:
