@@ -56,10 +56,17 @@ def test_a_disk_that_is_full_at_a_file(file: str, n: int, place: str, straight: 
     assert_finishes(tmp_path, straight)
 
 
-def test_a_disk_that_is_full_at_the_weights(straight: Straight, tmp_path: Path) -> None:
-    done = begun(tmp_path, blow=Blow("write model.safetensors", 2, "full"))
-    reason = "Error while serializing: I/O error: File too large (os error 27)"  # safetensors' own words
-    assert_failed(done, tmp_path / "tiny/checkpoints/step-000002", reason)
+#: Two libraries' own words.
+WORDS = {
+    "model.safetensors": "Error while serializing: I/O error: File too large (os error 27)",
+    "tokenizer.json": "File too large (os error 27)",
+}
+
+
+@pytest.mark.parametrize("file", WORDS)
+def test_a_disk_that_is_full_where_a_library_writes(file: str, straight: Straight, tmp_path: Path) -> None:
+    done = begun(tmp_path, blow=Blow(f"write {file}", 2, "full"))
+    assert_failed(done, tmp_path / "tiny/checkpoints/step-000002", WORDS[file])
     assert_nothing_half_written(tmp_path)
     assert_reads(tmp_path, straight)
     assert_finishes(tmp_path, straight)

@@ -33,6 +33,11 @@ def infinite_gradient(loss: Loss, logp: Tensor) -> Loss:
     return with_term(loss, 1e25 * (logp - logp.detach()).sum())
 
 
+def infinite_loss(loss: Loss, logp: Tensor) -> Loss:
+    """Its gradient is that of the loss without the damage, so that only its value tells."""
+    return with_term(loss, torch.tensor(torch.inf))
+
+
 def infinite_both(loss: Loss, logp: Tensor) -> Loss:
     return with_term(loss, torch.inf * logp.sum())
 
@@ -44,7 +49,8 @@ def not_a_number(loss: Loss, logp: Tensor) -> Loss:
 DAMAGES = {
     not_a_number: r"the log-probability of rollout \d+",
     infinite_gradient: "the gradient's norm is inf",
-    infinite_both: "the gradient's norm is nan",
+    infinite_loss: r"the policy loss of rollouts \d+ to \d+ is not finite",
+    infinite_both: r"the policy loss of rollouts \d+ to \d+ is not finite",
 }
 
 

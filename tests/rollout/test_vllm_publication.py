@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from vllm_process import AHEAD, LORA, misbehave, parts_for, restart, serving, train_against
 
-from cupola.core.records import Action, Observer, SamplerError
+from cupola.core.records import Action, Observer, RunFolderError, SamplerError
 from cupola.core.runlog import RunReader
 from cupola.train.models.probe import Checksums
 from cupola.train.rollout.vllm import GENERATE
@@ -121,6 +122,26 @@ def test_weights_that_did_not_arrive_end_the_run_within_a_step_and_it_resumes(
     restart(url)
     assert resume_run(root).state == "finished"
     assert [row["version"] for row in RunReader(root).receipts()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("way", ["files", "lora"])
+def test_a_folder_that_takes_no_weights_is_named_and_the_run_goes_on(way: str, url: str, tmp_path: Path) -> None:
+    restart(url)
+    handed = tmp_path / "handed"
+
+    def block(step: int, rows: object, groups: object) -> Action:
+        if step == 1:  # a file stands where the folder was
+            shutil.rmtree(handed)
+            handed.write_text("")
+        return "continue"
+
+    ways = {"files": ("sampler.transfer=files",), "lora": LORA}
+    with pytest.raises(RunFolderError, match=rf"^{handed}/cupola-\w+-2: cannot be written: Not a directory$"):
+        train_against(url, tmp_path, *ways[way], f"sampler.folder={handed}", view=View([block]))
+    handed.unlink()
+    restart(url)
+    assert resume_run(tmp_path / "served").state == "finished"
+    assert [row["version"] for row in RunReader(tmp_path / "served").receipts()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

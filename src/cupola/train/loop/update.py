@@ -263,6 +263,9 @@ class Learner:
         """Why the step has to be refused before a damaged log-probability reaches the weights, if it has to."""
         try:
             require_finite("log-probability", loss.logp, torch.ones_like(loss.logp), rows)
+            for name, term in loss.terms.items():
+                if not bool(term.isfinite()):
+                    raise ValueError(f"the {name} loss of rollouts {rows[0]} to {rows[-1]} is not finite")
         except ValueError as error:
             return NumericalError(
                 f"optimiser step {self.planned}: {error}; the update was refused and the weights are those before it "

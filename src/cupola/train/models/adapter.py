@@ -80,7 +80,7 @@ def adapter_weights(adapter: PeftModel) -> dict[str, Tensor]:
 
 def save_adapter(adapter: PeftModel, folder: Path) -> None:
     """Write the adapter alone, as peft does; `PeftModel.from_pretrained(base, folder)` reads it."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     save_file(adapter_weights(adapter), folder / "adapter_model.safetensors")
     adapter.peft_config[NAME].save_pretrained(str(folder))
 

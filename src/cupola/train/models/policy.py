@@ -172,7 +172,12 @@ def save_policy(policy: Policy, folder: Path) -> None:
     else:
         policy.model.save_pretrained(folder, state_dict=merged_weights(policy.model))
         save_adapter(policy.adapter, Path(folder) / ADAPTER)
-    policy.tokenizer.save_pretrained(folder)
+    try:
+        policy.tokenizer.save_pretrained(folder)
+    except Exception as error:
+        if type(error) is Exception:  # all that the tokenizers library says of a full disk
+            raise OSError(str(error)) from error
+        raise
     for file in Path(folder).rglob("*.safetensors"):  # safetensors leaves them readable by their owner alone
         file.chmod((Path(folder) / "config.json").stat().st_mode)
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from cupola.core.config import Recipe, SamplerSection
 from cupola.core.records import Prompt, Receipt, Sampler, SamplerError
 from cupola.train.models.adapter import adapter_weights, save_adapter
-from cupola.train.models.policy import Policy
+from cupola.train.models.policy import Policy, whole_folder
 from cupola.train.models.probe import Checksums, Probe, sha256
 from cupola.train.models.sharding import named_weights
 
@@ -237,8 +237,9 @@ class _Files:
 
     def send(self, label: str) -> None:
         place = self.folder / label
-        place.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.cpu().contiguous() for name, tensor in self.weights()}, place / "model.safetensors")
+        weights = {name: tensor.cpu().contiguous() for name, tensor in self.weights()}
+        with whole_folder(place) as temporary:
+            save_file(weights, temporary / "model.safetensors")
         self.server.order("/pause?mode=wait")
         self.server.order("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(place)}})
         self.server.order("/update_weight_version", {"new_version": label})
@@ -258,9 +259,8 @@ class _Adapter:
     def send(self, label: str) -> None:
         assert self.policy.adapter is not None
         place = self.folder / label
-        shutil.rmtree(place, ignore_errors=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        save_adapter(self.policy.adapter, place)
+        with whole_folder(place) as temporary:
+            save_adapter(self.policy.adapter, temporary)
         body = {"lora_name": label, "lora_path": str(place), "load_inplace": label in self.loaded}
         self.server.order("/v1/load_lora_adapter", body)
         self.server.order("/update_weight_version", {"new_version": label})
