@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-BUSY = 0.9
+BUSY = 0.6
 PATIENCE = 300
 
 

@@ -183,12 +183,14 @@ def test_a_sampler_of_the_trainers_weights_answers_before_they_move() -> None:
     assert [group.prompt.text for group in wait()[0]] == ["2.0", "2.1"]
 
 
-def test_what_fails_beside_the_caller_fails_where_it_is_waited_for() -> None:
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_fails_beside_the_caller_fails_where_it_is_waited_for(apart: bool) -> None:
     def broken(prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Rollout]:
         raise RewardError("no reward today")
 
-    sampler = Slow()
+    sampler = Slow() if apart else Echo()
     wait = Collector(sampler, broken, seed=0).begin(3, draw, TWO)
-    sampler.may_answer.set()
+    if isinstance(sampler, Slow):
+        sampler.may_answer.set()
     with pytest.raises(RewardError, match="no reward today"):
         wait()

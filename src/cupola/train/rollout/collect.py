@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.pool import ThreadPool
 
 from cupola.core.config import SamplingSection
-from cupola.core.records import Completion, Group, Prompt, Receipt, Rollout, Sampler, Sampling, Split
+from cupola.core.records import Completion, CupolaError, Group, Prompt, Receipt, Rollout, Sampler, Sampling, Split
 from cupola.train.tasks import derive
 
 #: The `count` prompts of a run's `index`-th batch.
@@ -20,6 +21,10 @@ Collected = tuple[list[Group], list[Group]]
 def group_id(step: int, split: Split, mode: str, index: int) -> str:
     """The name of a step's `index`-th group of a split and mode."""
     return f"{step:06d}-{split}-{mode}-{index:04d}"
+
+
+def _fail(error: CupolaError) -> Collected:
+    raise error
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,14 @@ class Collector:
     def begin(self, step: int, draw: Draw, sampling: SamplingSection) -> Callable[[], Collected]:
         """`collect_signal`, to be waited for by a call of what is returned, as often as one likes.
 
-        With a sampler apart it goes on beside the caller; one that shares the trainer's weights draws at once.
+        With a sampler apart it goes on beside the caller; one that shares the trainer's weights draws at once. An error
+        is raised where it is waited for: what the caller does until then is not lost.
         """
         if not self.sampler.apart:
-            found = self.collect_signal(step, draw, sampling)
+            try:
+                found = self.collect_signal(step, draw, sampling)
+            except CupolaError as error:
+                return partial(_fail, error)
             return lambda: found
         pool = ThreadPool(1)  # of a daemon thread: a run that ends does not wait for it, as it would for an executor's
         going = pool.apply_async(self.collect_signal, (step, draw, sampling))
