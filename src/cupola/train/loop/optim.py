@@ -22,6 +22,9 @@ UNFIT = ("Optimizer", "LBFGS", "Muon", "SparseAdam")
 #: Those that compute over a whole weight at once in ways that torch's sharded tensors lack.
 WHOLE = ("adafactor", "rprop")
 
+#: Those whose fused step sharded tensors have too: a checkpoint made by one process says so to many ranks.
+FUSED = ("adam", "adamw")
+
 
 def build_optimizer(settings: Optim, parameters: Iterable[Parameter]) -> Optimizer:
     """The optimiser class of torch.optim with this name in any case; it gets the settings its signature knows.
@@ -42,7 +45,8 @@ def build_optimizer(settings: Optim, parameters: Iterable[Parameter]) -> Optimiz
         raise RecipeError(f"optim.name: {settings.name!r} cannot step on several ranks; use 'adamw', or one process")
     known = inspect.signature(kind).parameters
     # One pass over weights and moments in place of ten: a fifth of the time, and no temporaries of the model's size.
-    fused = sum(parameter.numel() for parameter in parameters) > ONE_THREAD_PARAMETERS or None
+    large = sum(parameter.numel() for parameter in parameters) > ONE_THREAD_PARAMETERS
+    fused = (large and settings.name.lower() in FUSED) or None
     wanted = {"betas": settings.betas, "weight_decay": settings.weight_decay, "fused": fused}
     return kind(parameters, lr=settings.learning_rate, **{k: v for k, v in wanted.items() if k in known})
 
