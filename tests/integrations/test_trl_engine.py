@@ -243,5 +243,11 @@ def test_defaults_of_the_preset_are_trls_own() -> None:
             assert value == meant, name
 
 
+def test_trl_trains_a_model_with_an_attention_that_transformers_knows(tmp_path: Path) -> None:
+    from cupola.integrations.trl.engine import _parts
+
+    assert _parts(small(tmp_path)).policy.model.config._attn_implementation == "sdpa"
+
+
 def test_everything_is_json(run: RunReader) -> None:
     assert json.loads(json.dumps(run.manifest())) == run.manifest()

@@ -69,6 +69,13 @@ def test_a_checkpoint_that_cannot_be_read_is_named(saved: Path, file: str, harm:
         load_checkpoint(saved, learner())
 
 
+@pytest.mark.parametrize("states", [{"python": [], "numpy": [], "torch": []}, []])
+def test_random_states_that_are_no_list_of_ranks_are_refused(saved: Path, states: object) -> None:
+    torch.save(states, saved / "rng.pt")
+    with pytest.raises(RunFolderError, match=f"^{saved}: checkpoint cannot be read: rng.pt holds no list of ranks"):
+        load_checkpoint(saved, learner())
+
+
 def test_a_checkpoint_of_another_model_is_refused(saved: Path) -> None:
     one = learner()
     one.policy.model.model.extra = torch.nn.Linear(2, 2)

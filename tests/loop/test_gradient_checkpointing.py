@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from cupola.train.loop import Learner
-from cupola.train.models import AdapterOff, Reference, completion_scores, critic_of, in_float64, pad, recompute
+from cupola.train.models import AdapterOff, Reference, completion_scores, critic_of, in_float64, pad, recompute, unpack
 
 CASES: dict[str, dict[str, Any]] = {
     "all terms": {"objective": {"beta": 0.3, "entropy_coef": 0.2}},
@@ -57,12 +57,15 @@ def test_the_gradient_is_the_same(case: str) -> None:
     assert difference(found[True], found[False]) < 1e-12
 
 
-def test_less_is_held_until_the_backward_pass() -> None:
-    """Bytes that autograd holds for a forward pass over answers that share prompts."""
+@pytest.mark.parametrize("packed", [True, False])
+def test_less_is_held_until_the_backward_pass(packed: bool) -> None:
+    """Bytes that autograd holds for a forward pass over answers that share prompts, in one pass or over a cache."""
     prompts, completions = [[3, 4, 5]] * 3 + [[6, 7]] * 3, [[8, 9, 10, 11]] * 6
     held = {}
     for checkpointing in (False, True):
         policy = tiny_policy()
+        if not packed:
+            unpack(policy.model)
         if checkpointing:
             recompute(policy.model)
         sizes: list[int] = []

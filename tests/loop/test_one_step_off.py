@@ -9,7 +9,7 @@ import pytest
 from tiny_run import STEPS, record, train
 
 from cupola.core.config import Recipe, validate
-from cupola.core.records import Action, RecipeError
+from cupola.core.records import Action, RecipeError, RewardError
 from cupola.core.runlog import RunReader
 from cupola.workflows.train import View, resume_run
 
@@ -57,6 +57,20 @@ def test_the_columns_that_a_reward_function_logs_stay_with_their_step(tmp_path: 
     run = RunReader(train(tmp_path, *AHEAD, f"reward.1.path={path}", "reward.1.name=told").folder)
     assert [row["told/finished"] for row in run.metrics("train")] == [0, 1, 2, 3, 4, 5]
     assert [row["told/finished"] for row in run.metrics("validation")] == [0, 3, 6]
+
+
+def test_a_draw_that_fails_ahead_leaves_the_record_of_the_step_before_it(tmp_path: Path) -> None:
+    """The answers of step 3 are scored before the update of step 2, and cannot be."""
+    (tmp_path / "boom.py").write_text(
+        "def boom(completions, trainer_state, **_):\n"
+        "    assert trainer_state.global_step < 2, 'out of order'\n"
+        "    return [i % 2 for i in range(len(completions))]\n"
+    )
+    with pytest.raises(RewardError, match="out of order"):
+        train(tmp_path, *AHEAD, f"reward.1.path={tmp_path}/boom.py:boom", "reward.1.name=boom")
+    run = RunReader(tmp_path / "tiny")
+    assert [row["step"] for row in run.metrics("train")] == [1, 2]
+    assert run.rollout_steps() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("at", [2, 4, 5])

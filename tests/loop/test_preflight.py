@@ -98,3 +98,12 @@ def test_a_real_look_writes_nothing(tmp_path: Path, settings: list[str]) -> None
     assert 0 < found["update_seconds_per_step"] < 30
     assert 0.1 < found["peak_memory_gb"] < 8
     assert not (tmp_path / "tiny").exists()
+
+
+@pytest.mark.parametrize(("quick", "prompts"), [(1e9, 12), (0.0, 8)])
+def test_a_quick_step_is_measured_whole(
+    quick: float, prompts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUICK", quick)
+    recipe, _ = load_recipe([write_recipe(tmp_path)], ["sampling.prompts_per_step=12"])
+    assert preflight(recipe)["prompts"] == prompts

@@ -11,7 +11,9 @@ from vllm_process import AHEAD, LORA, misbehave, parts_for, restart, serving, tr
 
 from cupola.core.records import Action, Observer, RunFolderError, SamplerError
 from cupola.core.runlog import RunReader
+from cupola.train.models import WeightPublisher
 from cupola.train.models.probe import Checksums
+from cupola.train.rollout import VllmSampler
 from cupola.train.rollout.vllm import GENERATE
 from cupola.workflows.train import View, resume_run
 
@@ -185,6 +187,15 @@ def test_another_model_at_the_server_is_noticed_at_the_first_publication(url: st
         parameter.data += 0.01
     with pytest.raises(SamplerError, match="did not arrive, or it holds another type"):
         parts.sampler().publish(0)
+
+
+def test_a_probe_asks_for_no_more_tokens_than_the_run(url: str, tmp_path: Path) -> None:
+    restart(url)
+    sampler = parts_for(url, tmp_path, "sampling.max_tokens=3").sampler()
+    assert isinstance(sampler, VllmSampler)
+    sampler.publish(0)
+    assert isinstance(sampler.publisher, WeightPublisher)
+    assert [answer.n_tokens for answer in sampler.publisher.probe.answers] == [3, 3, 3, 3]
 
 
 def test_checksums_that_once_were_equal_must_stay_so_and_the_others_must_change() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -125,8 +124,5 @@ class Watched:
         elif first:
             with whole_folder(folder) as temporary:
                 save_policy(self.parts.policy, temporary)
-        keep = self.recipe.validation.keep
-        if first and keep:
-            for old in self.layout.checkpoint_steps()[1:-keep]:
-                going = self.layout.checkpoint(old)
-                shutil.rmtree(going.rename(going.with_name(f".{going.name}.old")))  # half of one must not look whole
+        if self.writer is not None:
+            self.writer.forget_checkpoints(self.recipe.validation.keep)
